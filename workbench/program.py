@@ -6,7 +6,7 @@ FLOPs. Bytes are those moved if nothing stays on chip between operators; weights
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -285,17 +285,6 @@ def _walk_stages(nodes: tuple[Node, ...], stage: str) -> Iterator[tuple[str, str
             yield node.name, stage
         else:
             yield from _walk_stages(node.body, node.name if isinstance(node, Seq) else stage)
-
-
-def walk_levels(nodes: tuple[Node, ...], opened: Callable[[Loop], bool], around: tuple[Loop, ...] = ()) -> Iterator[
-    tuple[tuple[Loop, ...], tuple[Item, ...]]
-]:
-    """Each level of program text that ``opened`` loops expose, outer first, with the loops around it."""
-    level = items(nodes)
-    yield around, level
-    for item in level:
-        if isinstance(item, Loop) and opened(item):
-            yield from walk_levels(item.body, opened, (*around, item))
 
 
 def check_program(program: Program) -> None:

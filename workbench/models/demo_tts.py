@@ -182,7 +182,7 @@ def _codec(config: DemoConfig, frames: int) -> Seq:
     return Seq("codec", tuple(nodes))
 
 
-def program(*, first_frames: int = 2, chunk_frames: int = 4, config: DemoConfig = CONFIG) -> Program:
+def program(*, first_frames: int = 2, chunk_frames: int = 2, config: DemoConfig = CONFIG) -> Program:
     """demo_tts to its first chunk of ``first_frames`` frames, and per further chunk of ``chunk_frames``."""
 
     def frames(count: int, before: int) -> Loop:

@@ -1,0 +1,89 @@
+"""Small programs, devices and benchmark tables made from a seed: what the predictor needs, with no machine behind it."""
+
+from __future__ import annotations
+
+import random
+
+import pandas as pd
+
+from workbench.compose import Configuration
+from workbench.cost import CostTable
+from workbench.hardware import Device, Overheads, Provenance
+from workbench.lower.lowering import operator_tiles
+from workbench.program import Argmax, Attention, Loop, Matmul, Node, Operator, Program, calls
+
+CONFIGURATIONS = (Configuration(1), Configuration(2), Configuration(2, 2))
+
+
+def overheads(rng: random.Random) -> Overheads:
+    """Random overheads of a plausible size."""
+    return Overheads(
+        launch_ns=rng.randrange(0, 4000), gap_ns=rng.randrange(0, 900), dispatch_ns=rng.randrange(0, 40),
+        event_ns=rng.randrange(0, 600), signal_ns=rng.randrange(0, 60), drain_ns=rng.randrange(0, 1000),
+        spread_frac=0.05, source="invented", provenance=Provenance.MEASURED,
+    )  # fmt: skip
+
+
+def device(seed: int = 0, workers: int = 2) -> Device:
+    """A device with random overheads for every arm."""
+    rng = random.Random(seed)
+    return Device(
+        name="invented", workers=workers, machine={"cpu": "none"}, taken="2026-01-01", run_spread_frac=0.01,
+        overheads={
+            "megakernel": {n: overheads(rng) for n in range(1, workers + 1)},
+            "replay": {workers: overheads(rng)},
+            "eager": {workers: overheads(rng)},
+        },
+    )  # fmt: skip
+
+
+def table(program: Program, seed: int = 0, batches: tuple[int, ...] = (1,), spread: float = 0.05) -> CostTable:
+    """Random times for every tile of a program, and for every operator run whole."""
+    rng = random.Random(seed)
+    rows = []
+    seen: dict[tuple[str, int], Operator] = {}
+    for call in calls(program.first):
+        position = call.position if isinstance(call.operator.shape, Attention) else 0
+        seen[call.operator.name, position] = call.operator
+    for (name, position), operator in seen.items():
+        for batch in batches:
+            scale = rng.randrange(200, 9000) * (1 + batch // 4)
+            for configuration in CONFIGURATIONS:
+                boxes = operator_tiles(operator, batch, configuration)
+                for tile in range(len(boxes)):
+                    ns = 1 + scale // len(boxes) + rng.randrange(0, 200)
+                    rows.append((name, batch, position, str(configuration), tile, ns))
+            rows.append((name, batch, position, "eager", 0, 3000 + scale + rng.randrange(0, 4000)))
+    frame = pd.DataFrame(rows, columns=["operator", "batch", "position", "how", "tile", "median_ns"])
+    half = (frame["median_ns"] * spread).astype("int64")
+    frame["q25_ns"], frame["q75_ns"], frame["samples"] = frame["median_ns"] - half, frame["median_ns"] + half, 9
+    return CostTable(frame)
+
+
+def program(seed: int, size: int = 3) -> Program:
+    """A random program of about ``size`` items a level, with up to two loops, one inside the other."""
+    rng = random.Random(seed)
+    counter = iter(range(1000))
+
+    def operator(around: tuple[str, ...]) -> Operator:
+        number = next(counter)
+        reads, writes = (f"t{rng.randrange(3)}",), (f"t{rng.randrange(3)}",)
+        loop = rng.choice(("", *around)) if around else ""
+        kind = rng.randrange(3)
+        if kind == 0:
+            shape: Matmul | Attention | Argmax = Matmul(rows=1, inner=32, outer=rng.choice((16, 64)), norm=True)
+        elif kind == 1:
+            shape = Attention(rows=1, heads=4, kv_heads=2, head_dim=8)
+        else:
+            shape = Argmax(width=64)
+        return Operator(name=f"op{number}", shape=shape, reads=reads, writes=writes, position_loop=loop)
+
+    def nodes(around: tuple[str, ...], depth: int) -> tuple[Node, ...]:
+        made: list[Node] = [operator(around) for _ in range(rng.randrange(1, size + 1))]
+        if depth < 2 and rng.random() < 0.8:
+            name = f"loop{next(counter)}"
+            made.insert(rng.randrange(len(made) + 1), Loop(name, rng.randrange(1, 4), nodes((*around, name), depth + 1)))
+        return tuple(made)
+
+    first = nodes((), 0)
+    return Program(f"random{seed}", first, first)

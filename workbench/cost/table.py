@@ -1,0 +1,189 @@
+"""Benchmark tables: the time of each tile of each operator, run alone, by batch, position and configuration.
+
+Between measured positions and batches times are interpolated, beyond them extrapolated along the last segment, and
+the answer says which. Only attention depends on the position; other operators are measured at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from workbench.compose import Configuration
+from workbench.errors import MeasureError
+from workbench.hardware import Provenance, worst
+from workbench.lower.lowering import operator_tiles
+from workbench.program import Attention, Call, Operator
+
+# One row a tile: `how` is a configuration ("2x1") or a conventional arm that runs whole operators ("eager", tile 0).
+COLUMNS: dict[str, str] = {
+    "operator": "str",
+    "batch": "int64",
+    "position": "int64",
+    "how": "str",
+    "tile": "int64",
+    "median_ns": "int64",
+    "q25_ns": "int64",
+    "q75_ns": "int64",
+    "samples": "int64",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TileCosts:
+    """Times of one operator's tiles, ns (tiles,), relative half-IQR of their sum, and where they come from."""
+
+    ns: npt.NDArray[np.int64]
+    spread_frac: float
+    provenance: Provenance
+
+
+Measured = tuple[npt.NDArray[np.float64], float]  # ns a tile, spread
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """A checked benchmark table with COLUMNS."""
+
+    rows: pd.DataFrame
+    _index: dict[tuple[str, str], dict[int, dict[int, Measured]]] = field(default_factory=dict, repr=False)
+    _memo: dict[tuple[str, int, int, str], TileCosts] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        check_table(self.rows, "the table")
+        keys = ["operator", "how", "batch", "position"]
+        for (operator, how, batch, position), group in self.rows.sort_values("tile").groupby(keys, sort=True):
+            ns = group["median_ns"].to_numpy(np.float64)
+            half = (group["q75_ns"] - group["q25_ns"]).to_numpy(np.float64).sum() / 2
+            spread = float(half / max(1.0, ns.sum()))
+            self._index.setdefault((operator, how), {}).setdefault(batch, {})[position] = (ns, spread)
+
+    @property
+    def batches(self) -> list[int]:
+        """Measured batches."""
+        return sorted(int(b) for b in self.rows["batch"].unique())
+
+    @property
+    def configurations(self) -> list[Configuration]:
+        """Measured configurations."""
+        return sorted(Configuration.parse(how) for how in self.rows["how"].unique() if how[:1].isdigit())
+
+    def tiles(self, operator: Operator, batch: int, position: int, configuration: Configuration) -> TileCosts:
+        """Times of the tiles that ``operator`` is cut into under ``configuration``, in tile order."""
+        boxes = operator_tiles(operator, batch, configuration)
+        volume = np.array([np.prod(box.extent) for box in boxes], np.float64)
+        return self._look_up(operator, batch, position, str(configuration), volume / volume.sum())
+
+    def whole(self, operator: Operator, batch: int, position: int, arm: str) -> TileCosts:
+        """Time of the whole operator under a conventional arm that runs it as one call."""
+        return self._look_up(operator, batch, position, arm, np.ones(1))
+
+    def call_tiles(self, call: Call, batch: int, configuration: Configuration) -> TileCosts:
+        """``tiles`` for one call of the program."""
+        return self.tiles(call.operator, batch, call.position, configuration)
+
+    def _look_up(self, operator: Operator, batch: int, position: int, how: str, shares: npt.NDArray[np.float64]) -> TileCosts:
+        if not isinstance(operator.shape, Attention):
+            position = 0
+        key = (operator.name, batch, position, how)
+        if key not in self._memo:
+            self._memo[key] = self._estimate(operator.name, batch, position, how, shares)
+        return self._memo[key]
+
+    def _estimate(self, operator: str, batch: int, position: int, how: str, shares: npt.NDArray[np.float64]) -> TileCosts:
+        by_batch = self._index.get((operator, how))
+        if not by_batch:
+            known = sorted({h for name, h in self._index if name == operator})
+            have = f"measured as {', '.join(known)}" if known else "not in the table at all"
+            raise MeasureError(f"no benchmark of {operator!r} as {how!r} ({have}); `workbench bench` makes one")
+        if batch in by_batch:
+            ns, spread, provenance = _at_position(by_batch[batch], position)
+            if len(ns) != len(shares):
+                raise MeasureError(
+                    f"{operator!r} at batch {batch} as {how!r}: {len(ns)} tiles were measured, {len(shares)} are needed; "
+                    "the table is of another version of the program: run `workbench bench` again"
+                )
+        else:
+            ns, spread, provenance = _between_batches(by_batch, batch, position, shares)
+        return TileCosts(np.maximum(1, np.rint(ns)).astype(np.int64), spread, provenance)
+
+
+def _weights(known: Sequence[int], wanted: int) -> tuple[list[tuple[int, float]], Provenance]:
+    """Points of ``known`` and their weights that give a linear estimate at ``wanted``."""
+    points = sorted(known)
+    if wanted in points:
+        return [(wanted, 1.0)], Provenance.MEASURED
+    if len(points) == 1:
+        return [(points[0], 1.0)], Provenance.EXTRAPOLATED
+    upper = min(max(1, int(np.searchsorted(points, wanted))), len(points) - 1)
+    low, high = points[upper - 1], points[upper]
+    t = (wanted - low) / (high - low)
+    inside = points[0] < wanted < points[-1]
+    return [(low, 1 - t), (high, t)], Provenance.INTERPOLATED if inside else Provenance.EXTRAPOLATED
+
+
+def _at_position(by_position: dict[int, Measured], position: int) -> tuple[npt.NDArray[np.float64], float, Provenance]:
+    parts, provenance = _weights(list(by_position), position)
+    ns = sum((weight * by_position[point][0] for point, weight in parts), np.zeros(1))
+    return np.asarray(ns), max(by_position[point][1] for point, _ in parts), provenance
+
+
+def _between_batches(
+    by_batch: dict[int, dict[int, Measured]], batch: int, position: int, shares: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], float, Provenance]:
+    """The operator's total at a batch that was not measured, spread over its tiles by their volume."""
+    parts, provenance = _weights(list(by_batch), batch)
+    if provenance is Provenance.EXTRAPOLATED and len(by_batch) == 1:
+        only = next(iter(by_batch))
+        parts = [(only, batch / only)]  # one batch known: in proportion to the batch
+    total, spread, provenances = 0.0, 0.0, {provenance}
+    for point, weight in parts:
+        ns, its_spread, its = _at_position(by_batch[point], position)
+        total += weight * float(ns.sum())
+        spread, provenances = max(spread, its_spread), provenances | {its}
+    return shares * max(total, 1.0), spread, worst(provenances)
+
+
+def check_table(rows: pd.DataFrame, where: str) -> None:
+    """Raise MeasureError unless ``rows`` has COLUMNS with positive, ordered times and no row twice."""
+    missing = [name for name in COLUMNS if name not in rows.columns]
+    if missing:
+        raise MeasureError(f"{where} lacks {', '.join(missing)}; it has {', '.join(map(str, rows.columns))}")
+    if rows.empty:
+        raise MeasureError(f"{where} has no rows")
+    if rows[list(COLUMNS)].isna().any(axis=None):
+        column = next(name for name in COLUMNS if rows[name].isna().any())
+        raise MeasureError(f"{where}: a value of {column} is missing; leave the row out instead")
+    for name, kind in COLUMNS.items():
+        if kind == "int64" and not pd.api.types.is_integer_dtype(rows[name]):
+            raise MeasureError(f"{where}: column {name} holds {rows[name].dtype}; whole numbers are needed")
+    bad = rows[(rows["median_ns"] < 1) | (rows["q25_ns"] > rows["median_ns"]) | (rows["q75_ns"] < rows["median_ns"])]
+    if len(bad):
+        first = bad.iloc[0]
+        raise MeasureError(
+            f"{where}: {first['operator']} has times {first['q25_ns']}, {first['median_ns']}, {first['q75_ns']} ns; "
+            "they must be positive and in order (25 %, median, 75 %)"
+        )
+    if (rows["batch"] < 1).any() or (rows["position"] < 0).any() or (rows["tile"] < 0).any():
+        raise MeasureError(f"{where}: batch must be at least 1, position and tile at least 0")
+    twice = rows.duplicated(["operator", "batch", "position", "how", "tile"])
+    if twice.any():
+        first = rows[twice].iloc[0]
+        raise MeasureError(f"{where}: {first['operator']} tile {first['tile']} at batch {first['batch']} stands twice")
+
+
+def read_table(path: Path) -> CostTable:
+    """A benchmark table from CSV; MeasureError in one line if it is not one."""
+    try:
+        rows = pd.read_csv(path)
+    except OSError as error:
+        raise MeasureError(f"{path}: cannot be read ({error.strerror}); `workbench bench` writes one") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise MeasureError(f"{path}: not a CSV table ({error}); `workbench bench` writes one") from error
+    check_table(rows, str(path))
+    return CostTable(rows.astype({k: v for k, v in COLUMNS.items() if v == "int64"}))

@@ -1,0 +1,36 @@
+"""Causal convolutions: cut along requests, else along time, else along channels; a tile needs its window of time."""
+
+from __future__ import annotations
+
+from workbench.lower.matmul import spans
+from workbench.program import Conv, Gather, Shape
+from workbench.tiles import Box
+
+CHANNEL_UNIT = 4
+TIME_UNIT = 16
+LONG_ROWS = 64  # from here on a strip of time is long enough for vector loops, and its halo is small
+FAR = 1 << 40
+
+
+def boxes(shape: Shape, batch: int, count: int) -> list[Box]:
+    """Boxes in output samples. Whole requests first: they share no input, so their tiles never wait for each other."""
+    assert isinstance(shape, Conv)
+    stride, channels = shape.stride, shape.channels_out
+    if batch >= count:
+        return [Box(a, b, 0, shape.rows * stride, 0, channels) for a, b in spans(batch, 1, count)]
+    if shape.rows >= LONG_ROWS or channels == 1:
+        strips = spans(shape.rows, TIME_UNIT, count)
+        return [Box(0, batch, a * stride, b * stride, 0, channels) for a, b in strips]
+    return [Box(0, batch, 0, shape.rows * stride, a, b) for a, b in spans(channels, CHANNEL_UNIT, count)]
+
+
+def needs(shape: Shape, box: Box, tensor_rank: int, producer: Shape) -> list[Box] | None:
+    """The window of input time, and for the second tensor read (the residual) the tile's own box."""
+    assert isinstance(shape, Conv)
+    if not isinstance(producer, Conv | Gather):
+        return None
+    if tensor_rank > 0:
+        return [box]
+    reach = 1 if shape.stride > 1 else (shape.kernel - 1) * shape.dilation
+    start, stop = box.row_start // shape.stride, -(-box.row_stop // shape.stride)
+    return [Box(box.request_start, box.request_stop, max(0, start - reach), stop, 0, FAR)]

@@ -1,0 +1,1 @@
+"""What is measured on a device: the CPU runtime, benchmark runners, captured runs and their store."""

@@ -1,0 +1,185 @@
+"""Why a region takes as long as it does: its makespan, split exactly into causes along the critical path.
+
+From the last tile's end back to the launch, each time was set by one thing that ended just then; following it leaves
+segments that cover [0, makespan) once. Where two things ended together, the path follows the first of: activations
+before weights; the lane's own queue before an event; the loader before a page; the smaller tile id. Intervals are
+half-open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.simulate.engine import Run
+
+CAUSES = ("launch", "ramp", "dispatch", "weights", "activations", "compute", "event_wait", "tail", "drain")
+
+
+class Segment(NamedTuple):
+    """A stretch of the critical path, owed to one of CAUSES: [begin_ns, end_ns) from the region's start."""
+
+    cause: str
+    tile: int | None  # id in the queue; None for launch, ramp and drain, which are the region's
+    begin_ns: int
+    end_ns: int
+
+
+def causes(run: Run) -> dict[str, int]:
+    """Nanoseconds of the makespan owed to each of CAUSES, in that order; they sum to `run.makespan_ns` exactly.
+
+    launch, drain
+        The mechanism's, once a region.
+    ramp
+        The gaps before operators, with `barrier`.
+    dispatch, weights, activations, compute
+        Of the tiles on the path: what they wait for, so weights that came in behind other work do not count.
+    event_wait
+        `signal_ns` of the tiles on the path, and `event_ns` where one waits for another.
+    tail
+        Only with `barrier`: the wait for an operator's slowest lane after its mean lane is done. With work w[l] from
+        the end of the operator's gap to the last signal of lane l, over the lanes that hold any of its tiles, that is
+        the time from the gap's end + ceil(mean w) to the gap's end + max w, whatever the slowest lane does then. Lanes
+        without a tile do not count: a small operator is not all tail.
+    """
+    total = dict.fromkeys(CAUSES, 0)
+    for segment in critical_segments(run):
+        total[segment.cause] += segment.end_ns - segment.begin_ns
+    return total
+
+
+def critical_tiles(run: Run) -> list[int]:
+    """Ids of the tiles on the critical path, first to last, each once."""
+    tiles = [segment.tile for segment in _walk_back(run) if segment.tile is not None]
+    return [tile for tile, _ in groupby(reversed(tiles))]
+
+
+def critical_segments(run: Run) -> list[Segment]:
+    """The critical path in order of time; the segments cover [0, makespan) without gap or overlap, none is empty."""
+    tail_ns = _tail_starts(run) if run.mechanism.barrier else None
+    segments: list[Segment] = []
+    for segment in _walk_back(run):
+        cause, tile, begin, end = segment
+        if tail_ns is not None and tile is not None:
+            cut = min(max(begin, int(tail_ns[tile - run.first_tile])), end)
+            segments += [Segment("tail", tile, cut, end), Segment(cause, tile, begin, cut)]
+        else:
+            segments.append(segment)
+    return [segment for segment in reversed(segments) if segment.begin_ns < segment.end_ns]
+
+
+def _tail_starts(run: Run) -> NDArray[np.int64]:
+    """When the mean lane of each tile's operator is done, by tile; see `causes`."""
+    if not len(run.end_ns):
+        return run.end_ns
+    op, m = run.queue.op[run.tiles], run.mechanism
+    first = np.flatnonzero(np.diff(op.astype(np.int64), prepend=-1))  # first tile of each operator that has any
+    done = run.end_ns + m.signal_ns
+    start = m.gap_ns + np.concatenate([[m.launch_ns], np.maximum.reduceat(done, first)[:-1]])
+    previous, _ = _links(run)
+    is_last = np.ones(len(op), np.bool_)  # of its operator on its lane
+    follows = (previous >= 0) & (op[previous] == op)
+    is_last[previous[follows]] = False
+    work = np.where(is_last, done - np.repeat(start, np.diff(first, append=len(op))), 0)
+    lanes = np.add.reduceat(is_last.astype(np.int64), first)
+    mean = -(-np.add.reduceat(work, first) // lanes)  # rounded up
+    return np.repeat(start + mean, np.diff(first, append=len(op)))
+
+
+def _links(run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    from workbench.simulate import kernels
+
+    queue = run.queue
+    return kernels.links(
+        queue.lane[run.tiles], queue.signal[run.tiles], run.end_ns, queue.lanes, len(queue.threshold)
+    )  # fmt: skip
+
+
+def _walk_back(run: Run) -> Iterator[Segment]:
+    """Segments from the drain back to the launch, before the tail is taken out; some are empty.
+
+    A step goes from a moment of tile t (numbered within the run) to the moment that set it. "floor" is the moment from
+    which t's lane could work at all: the end of the launch or, with `barrier`, of t's operator's gap.
+    """
+    m, id0, signal_ns = run.mechanism, run.first_tile, run.mechanism.signal_ns
+    top = run.makespan_ns - m.drain_ns
+    yield Segment("drain", None, top, run.makespan_ns)
+    if len(run.end_ns):
+        steps = _Steps(run)
+        at, t = "done", int(run.end_ns.argmax())
+        while at != "launch":
+            begin, start, end = int(run.begin_ns[t]), int(run.compute_start_ns[t]), int(run.end_ns[t])
+            if at == "done":
+                yield Segment("event_wait", id0 + t, end, end + signal_ns)
+                at = "end"
+            elif at == "end":
+                yield Segment("compute", id0 + t, start, end)
+                at = "loaded"
+                if begin + steps.input_ns[t] == start:
+                    yield Segment("activations", id0 + t, begin, start)
+                    at = "begin"
+            elif at == "loaded":
+                yield Segment("weights", id0 + t, int(run.load_start_ns[t]), int(run.load_end_ns[t]))
+                at, t = steps.before_load(t)
+            elif at == "begin":
+                cause, at, by = steps.before_begin(t)
+                yield Segment(cause, id0 + t, begin - (m.event_ns if cause == "event_wait" else m.dispatch_ns), begin)
+                t = by
+            else:  # floor
+                at, t, floor = steps.before_floor(t)
+                if m.barrier:
+                    yield Segment("ramp", None, floor - m.gap_ns, floor)
+    yield Segment("launch", None, 0, m.launch_ns)
+
+
+class _Steps:
+    """Which moment of which tile set a given one; tiles are numbered within the run, times are its own."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.m = run, run.mechanism
+        self.previous, self.fired_by = _links(run)
+        self.input_ns, self.op = run.queue.input_ns[run.tiles], run.queue.op[run.tiles]
+
+    def _before_on_lane(self, t: int, back: int) -> int:
+        """The tile `back` places before on the same lane, -1 if none or if a barrier lies between."""
+        at = t
+        for _ in range(back):
+            at = int(self.previous[at])
+            if at < 0 or (self.m.barrier and self.op[at] != self.op[t]):
+                return -1
+        return at
+
+    def before_load(self, t: int) -> tuple[str, int]:
+        if self.m.prefetch_depth == 0:
+            return "begin", t
+        start = self.run.load_start_ns[t]
+        before = self._before_on_lane(t, 1)
+        if before >= 0 and self.run.load_end_ns[before] == start:
+            return "loaded", before
+        page = self._before_on_lane(t, self.m.prefetch_depth)
+        return ("end", page) if page >= 0 and self.run.end_ns[page] == start else ("floor", t)
+
+    def before_begin(self, t: int) -> tuple[str, str, int]:
+        """The cause of the wait that ended when t began, then what it waited for."""
+        m, end, queue, id_ = self.m, self.run.end_ns, self.run.queue, self.run.first_tile + t
+        before = self._before_on_lane(t, 1)
+        free = end[before] + m.signal_ns if before >= 0 else m.launch_ns
+        begin = self.run.begin_ns[t]
+        if m.barrier or free + m.dispatch_ns == begin:
+            return ("dispatch", "done", before) if before >= 0 else ("dispatch", "floor", t)
+        by = self.fired_by[queue.wait_event[queue.wait_ptr[id_] : queue.wait_ptr[id_ + 1]]]
+        by = by[by >= 0]  # the others were fired before the region
+        return "event_wait", "done", int(by[end[by] + m.signal_ns + m.event_ns == begin].min())
+
+    def before_floor(self, t: int) -> tuple[str, int, int]:
+        """("done", the slowest tile of the operator before) or ("launch", t), and when the floor of t was."""
+        first = int(np.searchsorted(self.op, self.op[t])) if self.m.barrier else 0
+        if first == 0:
+            return "launch", t, self.m.launch_ns + (self.m.gap_ns if self.m.barrier else 0)
+        start = int(np.searchsorted(self.op, self.op[first - 1]))
+        slowest = start + int(self.run.end_ns[start:first].argmax())
+        return "done", slowest, int(self.run.end_ns[slowest]) + self.m.signal_ns + self.m.gap_ns
