@@ -82,7 +82,9 @@ def program(seed: int, size: int = 3) -> Program:
         made: list[Node] = [operator(around) for _ in range(rng.randrange(1, size + 1))]
         if depth < 2 and rng.random() < 0.8:
             name = f"loop{next(counter)}"
-            made.insert(rng.randrange(len(made) + 1), Loop(name, rng.randrange(1, 4), nodes((*around, name), depth + 1)))
+            made.insert(
+                rng.randrange(len(made) + 1), Loop(name, rng.randrange(1, 4), nodes((*around, name), depth + 1))
+            )
         return tuple(made)
 
     first = nodes((), 0)

@@ -5,6 +5,7 @@ import json
 import pickle
 import subprocess
 import sys
+from importlib.abc import SourceLoader
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
@@ -251,7 +252,8 @@ def test_one_nanosecond_more_of_compute_on_the_critical_path_is_one_more_of_make
     queue, m, *interval = region
     run = sim.simulate(*region)
     path = sim.critical_tiles(run)
-    assert path == sorted(set(path)) and bool(path) == bool(len(run.end_ns))
+    assert path == sorted(set(path))
+    assert bool(path) == bool(len(run.end_ns))
     computing = [s.tile for s in sim.critical_segments(run) if s.cause == "compute"]
     if computing and not m.barrier:
         longer = queue.compute_ns.copy()
@@ -455,11 +457,20 @@ def test_importing_the_package_imports_neither_numba_nor_pandas():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
 
 
+class Lost(SourceLoader):
+    """Loads the kernels under a path that does not exist, so that numba finds no folder to keep them in."""
+
+    def get_filename(self, fullname: str) -> str:
+        return "/nonexistent/kernels.py"
+
+    def get_data(self, path: str) -> bytes:
+        return Path(kernels.__file__).read_bytes()
+
+
 def test_kernels_with_nowhere_to_keep_them_warn_once_and_still_run():
-    lost = ModuleType("workbench.simulate.kernels")  # its file does not exist, so numba finds no folder for it
-    code = compile(Path(kernels.__file__).read_text(), "/nonexistent/kernels.py", "exec", dont_inherit=True)
+    lost = ModuleType("workbench.simulate.kernels")
     with pytest.warns(RuntimeWarning, match="compiled kernels are not kept .*set NUMBA_CACHE_DIR") as caught:
-        exec(code, lost.__dict__)
+        Lost().exec_module(lost)
     assert len(caught) == 1
     lane = np.zeros(2, np.uint32)
     previous, fired_by = lost.links(lane, lane, np.array([3, 4]), 1, 1)

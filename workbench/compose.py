@@ -42,7 +42,9 @@ class Configuration:
         """The configuration that prints as ``text``: ``"2x1"`` is two workers, one tile each."""
         parts = text.split("x") if isinstance(text, str) else []
         if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
-            raise CompositionError(f"configuration {text!r}: expected WORKERSxTILES, two positive integers, as in '2x1'")
+            raise CompositionError(
+                f"configuration {text!r}: expected WORKERSxTILES, two positive integers, as in '2x1'"
+            )
         return cls(int(parts[0]), int(parts[1]))
 
 
@@ -154,7 +156,9 @@ def from_cuts(
     """
     known, wanted = boundaries(program), set(cuts)
     if unknown := sorted(wanted - set(known)):
-        raise CompositionError(f"{program.name} has no boundary {unknown[0]!r}; `boundaries(program)` lists all {len(known)}")
+        raise CompositionError(
+            f"{program.name} has no boundary {unknown[0]!r}; `boundaries(program)` lists all {len(known)}"
+        )
     kinds, default = dict(kinds or {}), configuration or Configuration(1)
     regions: list[Region] = []
 

@@ -96,7 +96,11 @@ def this_machine() -> dict[str, str]:
                 break
     except OSError:
         pass
-    return {"cpu": model, "cores": str(len(os.sched_getaffinity(0))), "system": f"{platform.system()} {platform.machine()}"}
+    return {
+        "cpu": model,
+        "cores": str(len(os.sched_getaffinity(0))),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def to_json(device: Device) -> dict[str, object]:
@@ -144,7 +148,9 @@ def read_device(path: Path) -> Device:
             run_spread_frac=_fraction("run_spread_frac", data["run_spread_frac"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise MeasureError(f"{path}: not a device file, {type(error).__name__} {error}; `workbench bench` writes one") from error
+        raise MeasureError(
+            f"{path}: not a device file, {type(error).__name__} {error}; `workbench bench` writes one"
+        ) from error
 
 
 def _overheads(entry: Mapping[str, object]) -> Overheads:

@@ -117,9 +117,7 @@ class Prediction:
 
 def relevant_loops(level: Level) -> tuple[str, ...]:
     """The loops around a level whose index changes what its operators cost."""
-    used = {
-        op.position_loop for item in level.items for op in operators_in(item) if isinstance(op.shape, Attention)
-    }
+    used = {op.position_loop for item in level.items for op in operators_in(item) if isinstance(op.shape, Attention)}
     return tuple(loop.name for loop in level.around if loop.name in used)
 
 
@@ -229,7 +227,10 @@ class Pricer:
             tiles = np.array([self._fastest_tiles_ns(call) for call in sequence])
             host = np.maximum(0, np.array([int(cost.ns[0]) for cost in costs]) - tiles)
         sizes = [len(cost.ns) for cost in costs]
-        ns, op = np.concatenate([cost.ns for cost in costs]), np.repeat(np.arange(len(sequence), dtype=np.uint32), sizes)
+        ns, op = (
+            np.concatenate([cost.ns for cost in costs]),
+            np.repeat(np.arange(len(sequence), dtype=np.uint32), sizes),
+        )
         queue = TileQueue(
             lane=np.concatenate(lanes).astype(np.uint32), op=op, signal=op.copy(),
             wait_ptr=np.zeros(len(ns) + 1, np.uint32), wait_event=np.zeros(0, np.uint32),

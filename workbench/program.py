@@ -246,7 +246,9 @@ class Program:
         return Work(*(sum(column) for column in zip(*parts, strict=True)))
 
     def __str__(self) -> str:
-        head = f"{self.name}: {len(self.operators())} operators, {sum(1 for _ in calls(self.first))} calls to first output"
+        head = (
+            f"{self.name}: {len(self.operators())} operators, {sum(1 for _ in calls(self.first))} calls to first output"
+        )
         return "\n".join([head, *_text(self.first, 1)])
 
 
@@ -295,7 +297,9 @@ def check_program(program: Program) -> None:
         seen: set[str] = set()
         for name in [op.name for op in _walk_operators(nodes)] + [loop.name for loop in _walk_loops(nodes)]:
             if name in seen:
-                raise ProgramError(f"program {program.name!r}, {part}: the name {name!r} stands twice; names are unique")
+                raise ProgramError(
+                    f"program {program.name!r}, {part}: the name {name!r} stands twice; names are unique"
+                )
             seen.add(name)
         _check_nodes(program.name, nodes, ())
 

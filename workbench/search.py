@@ -16,7 +16,18 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from workbench.compose import Composition, Configuration, Kind, Level, Region, conventional, monolith, per_stage
+from workbench.compose import (
+    Composition,
+    Configuration,
+    Kind,
+    Level,
+    Region,
+    conventional,
+    from_cuts,
+    monolith,
+    per_stage,
+    stage_cuts,
+)
 from workbench.predict import Prediction, Pricer
 from workbench.program import Loop, items
 from workbench.uncertainty import draw, tied_with_best
@@ -83,9 +94,7 @@ def _solve(pricer: Pricer, level: Level, k: int) -> list[Entry]:
     depth = pricer.place[level.items[0].name][0]
     count = len(level.items)
     costs = [(treatment, pricer.interval_costs(depth, treatment)) for treatment in pricer.treatments]
-    inner = {
-        i: _solve(pricer, _body(level, item), k) for i, item in enumerate(level.items) if isinstance(item, Loop)
-    }
+    inner = {i: _solve(pricer, _body(level, item), k) for i, item in enumerate(level.items) if isinstance(item, Loop)}
     best: list[dict[str, list[Entry]]] = [{"": [(0, 0, ())]}] + [{} for _ in range(count)]
     names = [item.name for item in level.items]
     for stop in range(1, count + 1):
@@ -194,3 +203,15 @@ def select(pricer: Pricer, shortlist: int = SHORTLIST, also: Sequence[Compositio
     ties = tuple(p for p, is_tied in zip(predictions, tied, strict=True) if is_tied or p is predictions[0])
     seconds = time.perf_counter() - begun
     return Selection(predictions[0], tuple(predictions), ties, tuple(chance), count_compositions(pricer), seconds)
+
+
+def mixed_compositions(pricer: Pricer) -> list[Composition]:
+    """Designs with both kinds: one megakernel a stage, with the last stage conventional, once for each arm."""
+    program = pricer.program
+    stages = program.stages()
+    last = [name for name, stage in stages.items() if stage == list(stages.values())[-1]]
+    configuration = max(pricer.configurations, key=lambda c: (c.workers, -c.tiles_per_worker))
+    return [
+        from_cuts(program, stage_cuts(program), {last[0]: arm}, configuration, f"stages, {stages[last[0]]} {arm}")
+        for arm in pricer.arms
+    ]

@@ -38,9 +38,7 @@ class Box(NamedTuple):
 
     def meets(self, other: Box) -> bool:
         """Whether the two boxes share an element."""
-        return all(
-            self[axis] < other[axis + 1] and other[axis] < self[axis + 1] for axis in (0, 2, 4)
-        )
+        return all(self[axis] < other[axis + 1] and other[axis] < self[axis + 1] for axis in (0, 2, 4))
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,9 @@ class CostTable:
         """``tiles`` for one call of the program."""
         return self.tiles(call.operator, batch, call.position, configuration)
 
-    def _look_up(self, operator: Operator, batch: int, position: int, how: str, shares: npt.NDArray[np.float64]) -> TileCosts:
+    def _look_up(
+        self, operator: Operator, batch: int, position: int, how: str, shares: npt.NDArray[np.float64]
+    ) -> TileCosts:
         if not isinstance(operator.shape, Attention):
             position = 0
         key = (operator.name, batch, position, how)
@@ -95,7 +97,9 @@ class CostTable:
             self._memo[key] = self._estimate(operator.name, batch, position, how, shares)
         return self._memo[key]
 
-    def _estimate(self, operator: str, batch: int, position: int, how: str, shares: npt.NDArray[np.float64]) -> TileCosts:
+    def _estimate(
+        self, operator: str, batch: int, position: int, how: str, shares: npt.NDArray[np.float64]
+    ) -> TileCosts:
         by_batch = self._index.get((operator, how))
         if not by_batch:
             known = sorted({h for name, h in self._index if name == operator})

@@ -98,9 +98,7 @@ def _dependencies(sequence: tuple[Call, ...], batch: int, count: int) -> list[li
                 merged = None
                 done |= before[source] | 1 << source
             else:
-                merged = tuple(
-                    tuple(sorted(set().union(*tile))) for tile in zip(*[p for p in parts if p], strict=True)
-                )
+                merged = tuple(tuple(sorted(set().union(*tile))) for tile in zip(*[p for p in parts if p], strict=True))
                 done |= before[source]
             needs.append((source, merged))
         result.append(needs)

@@ -9,8 +9,9 @@ Vectors are explicit (``Vec``, eight float32 lanes, lowered to what the machine 
 no fast-math is needed, and NaN and infinity keep their meaning. Offsets are elements; ranges are half-open.
 """
 
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call,misc"
-# Reason: numba's decorators and its compile-time API carry no types; the functions below are typed by numba itself.
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call,misc,call-arg,var-annotated"
+# Reason: numba's decorators and compile-time API carry no types, and an intrinsic looks as if it took its typing
+# context; compiled functions are typed by numba itself.
 
 from __future__ import annotations
 
@@ -26,7 +27,27 @@ from numba.core.caching import NullCache
 from numba.core.errors import NumbaWarning
 from numba.extending import intrinsic, models, register_model
 
-# Opcodes, column 0 of a descriptor.
+# Opcodes, column 0 of a descriptor, and its other columns. b requests, r rows, c columns or channels, h heads, t times;
+# `x_b` is the stride of x along b. All offsets lie in the float arena unless said.
+#
+# MATMUL     1 b0 b1 r0 r1 c0 c1 | x_off x_b x_r | K w_off | y_off y_b y_r | norm epilogue a0 … a8
+#            y[b,r,c] = x[b,r,:] · w[c,:], times 1 / sqrt(mean(x²) + 1e-6) if norm. Epilogue 0 stores, 1 adds to y,
+#            2 stores silu(product with w[c]) * product with w[a0 + c], 3 rotates and appends: heads of width a0;
+#            columns below a1 are queries (to y), the next a2 keys (to cache a3), the rest values (to cache a4), at
+#            b * a6 + (a5 + r) * a2; cosines at a7 and sines at a8, a0 / 2 a position a5 + r.
+# ATTENTION  2 b0 b1 r0 r1 h0 h1 | q_off q_b q_r | k_off v_off kv_b kv_r | width group pos0 | y_off y_b y_r
+#            Row r sees positions 0 … pos0 + r; head h reads cache head h // group.
+# GATHER     3 b0 b1 r0 r1 c0 c1 | idx_off idx_b idx_r idx_k | n_tables table_off table_stride width |
+#            y_off y_b y_r y_c | cond_off cond_b: the sum of n table rows, and of cond unless its offset is -1. idx
+#            lies in the int arena.
+# ARGMAX     4 b0 b1 | x_off x_b width | out_off out_b, in the int arena
+# CONV       5 b0 b1 t0 t1 c0 c1 | x_off x_b x_c | Cin K dilation | w_off bias_off snake_off (-1: none) |
+#            y_off y_b y_c | epilogue (0 stores, 1 adds res, 2 tanh) res_off (strides of y)
+#            Causal; weights (C, Cin, K); what lies before time 0 in memory is read, so the caller puts zeros there.
+# UPCONV     6 b0 b1 t0 t1 c0 c1 | x_off x_b x_c | Cin rate | w_off Ctot bias_off snake_off | y_off y_b y_c
+#            Causal transposed convolution of kernel 2 * rate; times are of the input; weights are two taps, each
+#            (Cin, Ctot, rate), the first for x[t], the second for x[t - 1].
+# TOUCH      7 off n: reads floats, as a cold weight would be.
 NOP, MATMUL, ATTENTION, GATHER, ARGMAX, CONV, UPCONV, TOUCH = range(8)
 DESCRIPTOR_COLUMNS = 28
 
@@ -76,16 +97,21 @@ EPSILON = np.float32(1e-6)
 ZERO, ONE, HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 
 
+@functools.cache  # once is enough
+def _warn(what):
+    warnings.warn(f"{what}; the CPU runtime compiles anew in each process", NumbaWarning, stacklevel=3)
+
+
 def _jit(**options):
     """``njit`` without the GIL; if the cache has nowhere to go, a warning and no cache instead of numba's error."""
 
     def decorate(function):
         try:
             return njit(nogil=True, error_model="numpy", **options)(function)
-        except RuntimeError as error:
+        except RuntimeError:
             if not options.pop("cache", False):
                 raise
-            _warn(f"numba has nowhere to write its cache ({error})")
+            _warn("numba has nowhere to write its cache")
             return njit(nogil=True, error_model="numpy", **options)(function)
 
     return decorate
@@ -354,7 +380,8 @@ def vstore_sums(typingctx, pointer, index, a, b, c, d):
             for x, y in (vectors[:2], vectors[2:])
         ]
         quads = builder.fadd(_shuffle(builder, *pairs, low), _shuffle(builder, *pairs, high))
-        sums = builder.fadd(_shuffle(builder, quads, quads, [0, 1, 2, 3]), _shuffle(builder, quads, quads, [4, 5, 6, 7]))
+        halves = [_shuffle(builder, quads, quads, lanes) for lanes in ([0, 1, 2, 3], [4, 5, 6, 7])]
+        sums = builder.fadd(*halves)
         target = builder.bitcast(builder.gep(pointer, [index]), sums.type.as_pointer())
         builder.store(sums, target, align=4)
         return context.get_dummy_value()
@@ -388,7 +415,7 @@ vlargest = _fold(lambda builder, a, b: builder.select(builder.fcmp_ordered(">", 
 @_inline
 def vexp(x):
     """e**x to 2e-7 relative (Cephes expf: reduction by ln 2 in two parts, polynomial of degree 5)."""
-    x = vmax(vmin(x, splat(88.0)), splat(-87.0))
+    x = vmax(splat(-87.0), vmin(splat(88.0), x))  # in this order NaN passes
     n = vround(vmul(x, splat(1.4426950408889634)))
     r = vfma(n, splat(-0.693359375), x)
     r = vfma(n, splat(2.12194440e-4), r)
@@ -403,7 +430,7 @@ def vexp(x):
 @_inline
 def vtanh(x):
     """tanh to 3e-7 (the rational function that Eigen uses, degrees 13 and 6, clamped where it is 1 in float32)."""
-    x = vmax(vmin(x, splat(7.90531110763549805)), splat(-7.90531110763549805))
+    x = vmax(splat(-7.90531110763549805), vmin(splat(7.90531110763549805), x))
     s = vmul(x, x)
     p = vfma(splat(-2.76076847742355e-16), s, splat(2.00018790482477e-13))
     p = vfma(p, s, splat(-8.60467152213735e-11))
@@ -635,7 +662,7 @@ def matmul(d, f, ints, scratch, limit):
 
 @_inline
 def softmax(s, n, factor):
-    """``exp(factor * (s - max))`` in place, zeros up to a whole vector; returns 1 / sum."""
+    """``exp(factor * (s - max))`` in place; what is added to fill a vector counts nothing. Returns 1 / sum."""
     largest = s[0]
     p = 0
     if n >= 8:
@@ -1361,12 +1388,8 @@ def compile_all():
 def _compile_bodies(cache):
     try:
         return tuple(cfunc(BODY, cache=cache, error_model="numpy")(BODY_OF[opcode]) for opcode in range(len(BODY_OF)))
-    except RuntimeError as error:
+    except RuntimeError:
         if not cache:
             raise
-        _warn(f"numba has nowhere to write its cache ({error})")
+        _warn("numba has nowhere to write its cache")
         return _compile_bodies(False)
-
-
-def _warn(what):
-    warnings.warn(f"{what}; the CPU runtime compiles anew in each process", NumbaWarning, stacklevel=3)

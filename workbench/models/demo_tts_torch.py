@@ -168,7 +168,9 @@ class DemoTTS(nn.Module):
                 table[op.name] = self._codec_operator(op.name, op.reads, op.writes[0])
         return table
 
-    def _block_operators(self, stage: str, blocks: nn.ModuleList, loop: str) -> dict[str, Callable[[State, Index], None]]:
+    def _block_operators(
+        self, stage: str, blocks: nn.ModuleList, loop: str
+    ) -> dict[str, Callable[[State, Index], None]]:
         config = self.config
         x_, q_, a_, f_ = (f"{stage}.{tensor}" for tensor in "xqaf")
         q_width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim

@@ -16,12 +16,15 @@ from typing import Any
 
 from workbench.errors import ProfileError
 
-CHUNK_BYTES = 1 << 18
-AHEAD_CHARS = 1 << 18  # text kept in front of an event, so that a failure to decode is seldom a lack of text
+CHUNK_BYTES = 1 << 17
+AHEAD_CHARS = 1 << 16  # text kept in front of an event, so that a failure to decode is seldom a lack of text; not
+# more, because every failure costs a count of the lines before it (json's own error text)
+LONGEST_TOKEN = 64  # an error this near to the end of the text may only be the text's end
 VALUE_LIMIT_CHARS = 1 << 26  # no event and no metadata of a trace is longer; what is, is not a trace
 
 _DECODER = json.JSONDecoder(parse_float=str, parse_constant=lambda _: None, strict=False)
 _SPACE = re.compile(r"[ \t\r\n]*")
+_SPACE_AND_COMMAS = re.compile(r"[ \t\r\n,]*")
 _NEXT_EVENT = re.compile(r',\s*\{\s*"(?:ph|cat|name|ts|dur|pid|tid|args|id|s|bp)"\s*:')
 _LAST_EVENT = re.compile(r'\}\s*\](?=\s*(?:,\s*"|\}\s*$|$))')
 _TRACE_EVENTS = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -74,8 +77,9 @@ def _inflate(raw: Iterator[bytes], notes: TraceNotes) -> Iterator[bytes]:
 class _Text:
     """Decoded text with a position, refilled and trimmed as reading goes on."""
 
-    def __init__(self, chunks: Iterator[bytes], notes: TraceNotes) -> None:
-        self._chunks, self._notes = chunks, notes
+    def __init__(self, path: Path, *, gzipped: bool, notes: TraceNotes) -> None:
+        self.path = path
+        self._chunks, self._notes = decompressed(path, gzipped=gzipped, notes=notes), notes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.text, self.pos, self.final = "", 0, False
         self.passed = 0  # characters trimmed from the front
@@ -99,10 +103,10 @@ class _Text:
     def more(self) -> bool:
         return self.ahead(len(self.text) - self.pos + 1)
 
-    def peek(self) -> str:
-        """Next character that is not white space; empty at the end of the file."""
+    def peek(self, skip: re.Pattern[str] = _SPACE) -> str:
+        """Next character that is not to be skipped; empty at the end of the file."""
         while True:
-            match = _SPACE.match(self.text, self.pos)
+            match = skip.match(self.text, self.pos)
             self.pos = match.end() if match else self.pos
             if self.pos < len(self.text) or not self.more():
                 return self.text[self.pos : self.pos + 1]
@@ -139,7 +143,7 @@ def read_events(path: Path, *, gzipped: bool, notes: TraceNotes) -> Iterator[dic
     ProfileError
         Where the file has no list of events at all.
     """
-    text = _Text(decompressed(path, gzipped=gzipped, notes=notes), notes)
+    text = _Text(path, gzipped=gzipped, notes=notes)
     text.ahead(AHEAD_CHARS)
     text.pos = int(text.text.startswith("\N{ZERO WIDTH NO-BREAK SPACE}"))  # a byte order mark
     if text.peek() == "[":
@@ -154,10 +158,7 @@ def read_events(path: Path, *, gzipped: bool, notes: TraceNotes) -> Iterator[dic
 
 
 def _object(text: _Text, notes: TraceNotes) -> Iterator[dict[str, Any]]:
-    while (char := text.peek()) != "}":
-        if char == ",":
-            text.pos += 1
-            continue
+    while text.peek(_SPACE_AND_COMMAS) != "}":
         key = _entry(text, notes)
         if key is None and not _skip_to_events(text, notes):
             return
@@ -203,20 +204,16 @@ def _skip_to_events(text: _Text, notes: TraceNotes) -> bool:
 
 
 def _array(text: _Text, notes: TraceNotes) -> Iterator[dict[str, Any]]:
-    while (char := text.peek()) != "]":
-        if char == ",":
-            text.pos += 1
-            continue
+    while (char := text.peek(_SPACE_AND_COMMAS)) != "]":
         if not char:
             notes.truncated = True
             return
         if len(text.text) - text.pos < AHEAD_CHARS and not text.final:
-            text.ahead(4 * AHEAD_CHARS)
+            text.ahead(2 * AHEAD_CHARS)
         try:
             event, text.pos = _DECODER.raw_decode(text.text, text.pos)
         except (ValueError, RecursionError) as error:
-            bad = error.pos if isinstance(error, json.JSONDecodeError) else text.pos
-            event = _damaged_event(text, notes, bad - text.pos)
+            event = _damaged_event(text, notes, error)
             if event is None:
                 continue
         notes.events += 1
@@ -227,32 +224,32 @@ def _array(text: _Text, notes: TraceNotes) -> Iterator[dict[str, Any]]:
     text.pos += 1
 
 
-def _damaged_event(text: _Text, notes: TraceNotes, bad: int) -> Any:
-    """Take the text of one event that does not decode, `bad` characters from here; its repair, or None.
+def _damaged_event(text: _Text, notes: TraceNotes, error: Exception) -> Any:
+    """Take the text of one event that does not decode here, for the reason `error`; its repair, or None.
 
     It reaches to where the next event begins, or the list ends; where neither is to be seen the file was cut off.
     """
     while True:
-        here = text.pos
-        since = max(here + 1, text.text.rfind(",", here, here + bad))
-        if found := _NEXT_EVENT.search(text.text, since):
-            stop = found.start()
-            break
-        if len(text.text) - here > VALUE_LIMIT_CHARS:
-            raise ProfileError(f"not a trace: the value at character {text.passed + here} does not end")
-        if text.ahead(4 * (len(text.text) - here) + AHEAD_CHARS):
-            try:  # it may have been whole, only longer than the text in front
-                event, text.pos = _DECODER.raw_decode(text.text, text.pos)
-                return event
-            except (ValueError, RecursionError) as error:
-                bad = error.pos - text.pos if isinstance(error, json.JSONDecodeError) else bad
-                continue
-        last = _LAST_EVENT.search(text.text, since)
-        if last is None:
-            notes.truncated, text.pos = True, len(text.text)
-            return None
-        stop = last.start() + 1
-        break
+        here, size = text.pos, len(text.text)
+        bad = error.pos if isinstance(error, json.JSONDecodeError) else here
+        ends_open = bad > size - LONGEST_TOKEN or str(error).startswith("Unterminated string")
+        if text.final or not ends_open:
+            found = _NEXT_EVENT.search(text.text, max(here + 1, text.text.rfind(",", here, bad)))
+            found = found or (_LAST_EVENT.search(text.text, max(here, bad - LONGEST_TOKEN)) if text.final else None)
+            if found or text.final:
+                break
+        if size - here > VALUE_LIMIT_CHARS:
+            raise ProfileError(f"{text.path}: not a trace: the value at character {text.passed + here} does not end")
+        text.ahead(4 * (size - here) + AHEAD_CHARS)
+        try:  # it may have been whole, only longer than the text in front
+            event, text.pos = _DECODER.raw_decode(text.text, text.pos)
+            return event
+        except (ValueError, RecursionError) as again:
+            error = again
+    if not found:
+        notes.truncated, text.pos = True, size
+        return None
+    stop = found.start() + (found[0][0] == "}")
     candidate, start = text.text[here:stop], text.passed + here
     text.pos = stop
     event = _repaired(candidate, notes)

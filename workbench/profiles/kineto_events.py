@@ -115,6 +115,10 @@ def to_ns(microseconds: object) -> int | None:
     return ns if -LATEST_NS < ns < LATEST_NS else None
 
 
+def _below_ns(microseconds: object) -> bool:
+    return type(microseconds) is str and len(microseconds.partition(".")[2]) > 3
+
+
 def to_int(value: object) -> int | None:
     """An integer that fits 64 bits, from a number, its text, or a thread's name such as "stream 7"."""
     if type(value) is int:
@@ -147,7 +151,7 @@ def collect(events: Iterable[dict[str, Any]], notes: TraceNotes) -> Collected:
             continue
         if type(event["ts"]) is str:
             found.fractional = True
-            if any(type(t) is str and len(t) - t.find(".") > 4 for t in (event["ts"], event["dur"]) if "." in str(t)):
+            if _below_ns(event["ts"]) or _below_ns(event["dur"]):
                 notes.repaired["times with digits below 1 ns, rounded"] += 1
         if found.first_ns is None or start < found.first_ns:
             found.first_ns = start

@@ -7,9 +7,6 @@ Indices are unsigned throughout. A signed index costs a compare and an add for P
 the whole pass; and unsigned mixed with a plain literal becomes float64, hence `_ONE`.
 """
 
-# numba's decorators carry no types; `_jit` below gives each kernel back its own signature.
-# mypy: disable-error-code="no-untyped-call, import-untyped"
-
 from __future__ import annotations
 
 import warnings
@@ -26,7 +23,10 @@ _warned = False
 
 
 def _jit(function: F) -> F:
-    """Compile at the first call and cache on disk; where no folder can be written, warn once and do without."""
+    """Compile at the first call and cache on disk; where no folder can be written, warn once and do without.
+
+    For a type checker the kernel keeps the function's own signature.
+    """
     global _warned
     kernel = numba.njit(nogil=True, boundscheck=False, error_model="numpy")(function)
     try:

@@ -48,8 +48,8 @@ def chrome_trace(run: Run, op_names: Sequence[str] | None = None) -> dict[str, A
     """The run in Chrome's trace event format, for `json.dump`; one complete event ("X") a slice.
 
     Two threads a lane: tid 2 * lane holds the tiles, each with its compute nested in it, and tid 2 * lane + 1 the loads
-    of weights. ``ts`` and ``dur`` are in µs, as the format asks; ns are exact in ``args``. Format: "Trace Event Format",
-    Google, 2016.
+    of weights. ``ts`` and ``dur`` are in µs, as the format asks; ns are exact in ``args``. Format: "Trace Event
+    Format", Google, 2016.
     """
     table = spans(run, op_names)
     events: list[dict[str, Any]] = [
