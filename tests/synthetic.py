@@ -1,4 +1,4 @@
-"""Small programs, devices and benchmark tables made from a seed: what the predictor needs, with no machine behind it."""
+"""Small programs, devices and benchmark tables made from a seed: what the predictor needs, with no machine behind."""
 
 from __future__ import annotations
 

@@ -487,13 +487,15 @@ def test_parked_helpers_use_no_cpu_and_wake(pool: Workers) -> None:
 
 
 def test_a_wake_up_is_never_lost_at_the_edge_of_sleep() -> None:
+    """Launches follow each other after about as long as a helper takes to go to sleep; a lost one hangs for ever."""
     graph = dag(11, 2, tiles=8)
-    with Workers(2, spin_ns=0, park_ns=2_000) as workers:
-        for pause in range(3000):
+    for park_ns in range(0, 20_000, 250):
+        with Workers(2, spin_ns=park_ns, park_ns=park_ns) as workers:
+            for launch in range(1_000):
+                workers.run(graph.launch)
+                for _ in range(launch % 50):
+                    pass
             graph.check(workers)
-            end = time.perf_counter_ns() + pause % 12 * 1_000
-            while time.perf_counter_ns() < end:
-                pass
 
 
 def test_stamps_are_in_order_and_do_not_overlap_on_a_worker(pool: Workers) -> None:
@@ -564,6 +566,25 @@ def test_close_ends_the_threads_and_can_be_repeated() -> None:
     assert sum(t.name in names for t in threading.enumerate()) == before - 2
     with pytest.raises(MeasureError, match=r"closed; make new ones"):
         workers.run(launch)
+
+
+def test_a_pool_can_be_closed_while_another_thread_uses_it() -> None:
+    graph, ends = dag(14, 2), []
+    workers = Workers(2)
+
+    def repeat() -> None:
+        try:
+            while True:
+                graph.check(workers)
+        except MeasureError as error:
+            ends.append(str(error))
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    time.sleep(0.02)
+    workers.close()
+    thread.join(timeout=30)
+    assert ends == ["these workers are closed; make new ones"]
 
 
 def test_a_forgotten_pool_is_collected_with_its_threads() -> None:
@@ -715,6 +736,14 @@ def test_broken_arrays_are_refused_by_name(what: str) -> None:
     Launch(**parts())  # type: ignore[arg-type]
     with pytest.raises(MeasureError, match=message):
         Launch(**{**parts(), **change})  # type: ignore[arg-type]
+
+
+def test_what_was_checked_is_what_runs(pool: Workers) -> None:
+    arrays = parts()
+    launch = Launch(**arrays)  # type: ignore[arg-type]
+    for name in ("desc", "queue_ptr", "queue", "wait_ptr", "wait_event", "threshold", "signal"):
+        arrays[name].fill(1000)  # type: ignore[attr-defined]
+    pool.run(launch)
 
 
 def test_arenas_that_cannot_be_written_are_refused() -> None:

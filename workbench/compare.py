@@ -49,7 +49,8 @@ def compare(
 
     ``tied`` has the digests of each batch's predicted tie set.
     """
-    rows, summaries = [], []
+    rows: list[dict[str, object]] = []
+    summaries: list[dict[str, object]] = []
     for batch, predicted in sorted(predictions.items()):
         measured = {d: g["ttfo_ns"].to_numpy() for d, g in samples[samples["batch"] == batch].groupby("digest")}
         both = [p for p in predicted if p.composition.digest in measured]
@@ -65,7 +66,7 @@ def compare(
     return Comparison(pd.DataFrame(rows), by_batch, _verdict(by_batch))
 
 
-def median_interval_ns(times: np.ndarray) -> tuple[float, float]:  # type: ignore[type-arg]
+def median_interval_ns(times: np.ndarray) -> tuple[float, float]:
     """95 % bootstrap interval (percentile) of the median; the value itself where there is one sample."""
     if len(times) < 2:
         return float(times[0]), float(times[0])
@@ -74,7 +75,7 @@ def median_interval_ns(times: np.ndarray) -> tuple[float, float]:  # type: ignor
     return float(low), float(high)
 
 
-def _row(batch: int, p: Prediction, times: np.ndarray) -> dict[str, object]:  # type: ignore[type-arg]
+def _row(batch: int, p: Prediction, times: np.ndarray) -> dict[str, object]:
     low, high = median_interval_ns(times)
     measured = float(np.median(times))
     return {
@@ -89,11 +90,12 @@ def _row(batch: int, p: Prediction, times: np.ndarray) -> dict[str, object]:  # 
         "measured_high_us": high / 1e3,
         "error_frac": p.ttfo_ns / measured - 1,
         "samples": len(times),
+        "provenance": p.provenance.value,
         "digest": p.composition.digest,
     }
 
 
-def _guess(predictions: list[Prediction], medians: np.ndarray, what: str) -> float | None:  # type: ignore[type-arg]
+def _guess(predictions: list[Prediction], medians: np.ndarray, what: str) -> float | None:
     """Regret of a constant guess: the best measured design of its kind stands for it; None if none was measured."""
     names = [p.composition.name for p in predictions]
     shapes = [p.composition.shape for p in predictions]
@@ -106,7 +108,7 @@ def _guess(predictions: list[Prediction], medians: np.ndarray, what: str) -> flo
     return float(medians[mine].min() / medians.min() - 1) if mine else None
 
 
-def _summary(batch: int, predictions: list[Prediction], times: list[np.ndarray], tied: set[str]) -> dict[str, object]:  # type: ignore[type-arg]
+def _summary(batch: int, predictions: list[Prediction], times: list[np.ndarray], tied: set[str]) -> dict[str, object]:
     predicted = np.array([p.ttfo_ns for p in predictions], np.float64)
     medians = np.array([np.median(t) for t in times])
     pick, best = int(predicted.argmin()), int(medians.argmin())

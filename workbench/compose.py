@@ -34,6 +34,10 @@ class Configuration:
     workers: int
     tiles_per_worker: int = 1
 
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.tiles_per_worker < 1:
+            raise _not_a_configuration(str(self))
+
     def __str__(self) -> str:
         return f"{self.workers}x{self.tiles_per_worker}"
 
@@ -41,11 +45,15 @@ class Configuration:
     def parse(cls, text: str) -> Configuration:
         """The configuration that prints as ``text``: ``"2x1"`` is two workers, one tile each."""
         parts = text.split("x") if isinstance(text, str) else []
-        if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
-            raise CompositionError(
-                f"configuration {text!r}: expected WORKERSxTILES, two positive integers, as in '2x1'"
-            )
+        if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 6 for part in parts):
+            raise _not_a_configuration(text)
         return cls(int(parts[0]), int(parts[1]))
+
+
+def _not_a_configuration(what: object) -> CompositionError:
+    return CompositionError(
+        f"configuration {repr(what):.40}: expected WORKERSxTILES, two positive integers, as in '2x1'"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """Regions that cover a program once, in text order. ``name`` is for people; equality and digest ignore it not."""
+    """Regions that cover a program once, in text order. ``name`` is for people; the digest ignores it."""
 
     regions: tuple[Region, ...]
     name: str = ""
@@ -150,9 +158,11 @@ def from_cuts(
     """The composition whose kernel boundaries are ``cuts`` (names of ``boundaries``).
 
     ``kinds`` gives a region's treatment by its first operator or item: a configuration as text (``"2x1"``, a
-    megakernel) or an arm (``"eager"``, ``"replay"``); regions not named are megakernels of ``configuration``.
+    megakernel) or an arm (``"eager"``, ``"replay"``); regions not named are megakernels of ``configuration``, and
+    names that start no region change nothing.
 
-    Raises CompositionError where a cut has no such boundary, or lies in a loop that is not itself cut out.
+    Raises CompositionError where a cut has no such boundary, or lies in a loop that is not itself cut out, and where
+    ``kinds`` names what the program does not have.
     """
     known, wanted = boundaries(program), set(cuts)
     if unknown := sorted(wanted - set(known)):
@@ -160,10 +170,12 @@ def from_cuts(
             f"{program.name} has no boundary {unknown[0]!r}; `boundaries(program)` lists all {len(known)}"
         )
     kinds, default = dict(kinds or {}), configuration or Configuration(1)
+    if strangers := sorted(set(kinds) - set(program.operators()) - set(program.loops())):
+        raise CompositionError(f"{program.name} has no operator or loop {strangers[0]!r}")
     regions: list[Region] = []
 
     def cover(level: tuple[Item, ...]) -> None:
-        run: list[str] = []
+        run: list[Item] = []
         for i, item in enumerate(level):
             opened = isinstance(item, Loop) and f"{item.name}@" in wanted
             if run and (opened or f"{level[i - 1].name}|{item.name}" in wanted):
@@ -176,7 +188,7 @@ def from_cuts(
             else:
                 if isinstance(item, Loop):
                     _check_closed(item, wanted)
-                run.append(item.name)
+                run.append(item)
         if run:
             regions.append(_region(run, kinds, default))
 
@@ -186,11 +198,12 @@ def from_cuts(
     return composition
 
 
-def _region(run: list[str], kinds: Mapping[str, str], default: Configuration) -> Region:
-    how = kinds.get(run[0], str(default))
+def _region(run: list[Item], kinds: Mapping[str, str], default: Configuration) -> Region:
+    names = tuple(item.name for item in run)
+    how = kinds.get(names[0], kinds.get(next(operators_in(run[0])).name, str(default)))
     if how[:1].isdigit():
-        return Region(tuple(run), Kind.MEGAKERNEL, Configuration.parse(how))
-    return Region(tuple(run), Kind.CONVENTIONAL, arm=how)
+        return Region(names, Kind.MEGAKERNEL, Configuration.parse(how))
+    return Region(names, Kind.CONVENTIONAL, arm=how)
 
 
 def _check_open(level: tuple[Item, ...], i: int, wanted: set[str]) -> None:
@@ -274,6 +287,10 @@ def _check_region(program: Program, region: Region, number: int, place: Mapping[
         raise CompositionError(f"{where}: a megakernel has a configuration and no arm")
     if region.kind is Kind.CONVENTIONAL and (region.configuration is not None or not region.arm):
         raise CompositionError(f"{where}: a conventional region has an arm and no configuration")
+    if region.arm[:1].isdigit():
+        raise CompositionError(f"{where}: arm {region.arm!r} begins with a digit, as configurations do")
+    if region.arm == Kind.MEGAKERNEL:
+        raise CompositionError(f"{where}: {region.arm!r} is not an arm; a megakernel is a kind of its own")
 
 
 def _expected(program: Program, chosen: set[str]) -> Iterator[str]:

@@ -38,6 +38,10 @@ def check_events(tiles: TileGraph, events: EventGraph) -> None:
     """Raise GraphError unless every event can fire and no tile waits for itself or for a later one."""
     if len(events.signal) != len(tiles) or len(events.wait_ptr) != len(tiles) + 1:
         raise GraphError(f"{len(tiles)} tiles, {len(events.signal)} signals, {len(events.wait_ptr) - 1} wait lists")
+    ptr = events.wait_ptr.astype(np.int64)
+    waits = ptr[1:] - ptr[:-1]
+    if ptr[0] != 0 or ptr[-1] != len(events.wait_event) or (waits < 0).any():
+        raise GraphError(f"wait_ptr must rise from 0 to the number of waits, {len(events.wait_event)}")
     signals = np.bincount(events.signal, minlength=len(events.threshold))
     if len(signals) > len(events.threshold) or (len(events.wait_event) and events.wait_event.max() >= len(signals)):
         raise GraphError(f"an event index is beyond the {len(events.threshold)} events")
@@ -48,11 +52,13 @@ def check_events(tiles: TileGraph, events: EventGraph) -> None:
         )
     last = np.zeros(len(signals), np.int64)
     np.maximum.at(last, events.signal, np.arange(len(tiles)))
-    waiter = np.repeat(np.arange(len(tiles)), np.diff(events.wait_ptr.astype(np.int64)))
+    waiter = np.repeat(np.arange(len(tiles)), waits)
     late = np.flatnonzero(last[events.wait_event] >= waiter)
     if len(late):
-        tile, event = int(waiter[late[0]]), int(events.wait_event[late[0]])
-        raise GraphError(f"tile {tile} waits for event {event}, which tile {last[event]} signals no earlier: deadlock")
+        tile, waited = int(waiter[late[0]]), int(events.wait_event[late[0]])
+        raise GraphError(
+            f"tile {tile} waits for event {waited}, which tile {last[waited]} signals no earlier: deadlock"
+        )
 
 
 def to_networkx(tiles: TileGraph, events: EventGraph) -> nx.DiGraph[tuple[str, int]]:

@@ -64,7 +64,7 @@ class Device:
     overheads: Mapping[str, Mapping[int, Overheads]]
     machine: Mapping[str, str]
     taken: str
-    run_spread_frac: float  # relative difference between two passes over the same benchmarks
+    run_spread_frac: float  # relative standard deviation between passes over the same benchmarks
 
     @property
     def arms(self) -> tuple[str, ...]:

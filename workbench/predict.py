@@ -74,8 +74,8 @@ class RegionPrediction:
 class Prediction:
     """Time to first output of one composition, and what it is made of; ``causes_ns`` sum to ``ttfo_ns``.
 
-    ``interval_ns`` is the central 95 % of the draws of ``uncertainty``; ``throughput_per_s`` counts further outputs of the
-    whole batch, None where their shapes were not benchmarked. ``serial_stages`` are operator calls that follow each
+    ``interval_ns`` is the central 95 % of the draws of ``uncertainty``; ``throughput_per_s`` counts further outputs of
+    the whole batch, None where their shapes were not benchmarked. ``serial_stages`` are operator calls that follow each
     other on the critical path.
     """
 
@@ -111,7 +111,8 @@ class Prediction:
         parts = ", ".join(f"{cause} {ns / 1e3:,.1f}" for cause, ns in self.causes_ns.items() if ns)
         return (
             f"{self.composition.name or self.composition.digest} on {self.device}, batch {self.batch}: "
-            f"{self.ttfo_ns / 1e3:,.1f} µs ({low / 1e3:,.1f} to {high / 1e3:,.1f}; {self.provenance.value}); µs: {parts}"
+            f"{self.ttfo_ns / 1e3:,.1f} µs ({low / 1e3:,.1f} to {high / 1e3:,.1f}; {self.provenance.value}); "
+            f"µs: {parts}"
         )
 
 
@@ -342,10 +343,15 @@ class Pricer:
         )  # fmt: skip
 
     def sigma_ns(self, parts: tuple[RegionPrediction, ...]) -> dict[str, float]:
-        """Standard deviations of a composition's time by source of error; the same source adds up over regions."""
-        total = {"run": self.device.run_spread_frac * sum(part.ns for part in parts)}
+        """Standard deviations of a composition's time by source of error; the same source adds up over regions.
+
+        What a run shares (where memory lies, clocks) is one source a treatment: it need not hit two treatments alike.
+        """
+        total: dict[str, float] = {}
         for part in parts:
-            for source, sigma in part.sigma_ns.items():
+            run = f"run/{part.region.configuration or part.region.arm}"
+            mine = {**part.sigma_ns, run: self.device.run_spread_frac * part.ns}
+            for source, sigma in mine.items():
                 total[source] = total.get(source, 0.0) + sigma
         return total
 

@@ -178,7 +178,7 @@ class Call(NamedTuple):
     """One execution of an operator: the loop indices around it are ``index``."""
 
     operator: Operator
-    index: Mapping[str, int]
+    index: Mapping[str, int]  # type: ignore[assignment]  # hides tuple.index, which nobody needs of a call
 
     @property
     def position(self) -> int:
@@ -290,7 +290,7 @@ def _walk_stages(nodes: tuple[Node, ...], stage: str) -> Iterator[tuple[str, str
 
 
 def check_program(program: Program) -> None:
-    """Raise ProgramError unless names are unique, loops run, positions resolve and every read was written or is input."""
+    """Raise ProgramError unless names are unique, loops run, positions resolve and every operator writes a tensor."""
     if not program.first:
         raise ProgramError(f"program {program.name!r} has no operators on the way to its first output")
     for part, nodes in (("first", program.first), ("further", program.further)):
@@ -300,6 +300,8 @@ def check_program(program: Program) -> None:
                 raise ProgramError(
                     f"program {program.name!r}, {part}: the name {name!r} stands twice; names are unique"
                 )
+            if "|" in name or "@" in name:
+                raise ProgramError(f"program {program.name!r}, {part}: the name {name!r} holds | or @, as boundaries do")
             seen.add(name)
         _check_nodes(program.name, nodes, ())
 

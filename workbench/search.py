@@ -95,7 +95,8 @@ def _solve(pricer: Pricer, level: Level, k: int) -> list[Entry]:
     count = len(level.items)
     costs = [(treatment, pricer.interval_costs(depth, treatment)) for treatment in pricer.treatments]
     inner = {i: _solve(pricer, _body(level, item), k) for i, item in enumerate(level.items) if isinstance(item, Loop)}
-    best: list[dict[str, list[Entry]]] = [{"": [(0, 0, ())]}] + [{} for _ in range(count)]
+    nothing: Entry = (0, 0, ())
+    best: list[dict[str, list[Entry]]] = [{"": [nothing]}, *({} for _ in range(count))]
     names = [item.name for item in level.items]
     for stop in range(1, count + 1):
         found: dict[str, list[Entry]] = {}
@@ -182,8 +183,8 @@ def named_compositions(pricer: Pricer) -> list[Composition]:
     """The designs that people speak of: each arm, the monolith and one megakernel a stage, at every configuration."""
     found = [conventional(pricer.program, arm) for arm in pricer.arms]
     for configuration in pricer.configurations:
-        for made in (monolith(pricer.program, configuration), per_stage(pricer.program, configuration)):
-            found.append(Composition(made.regions, f"{made.name} {configuration}"))
+        made = monolith(pricer.program, configuration), per_stage(pricer.program, configuration)
+        found.extend(Composition(one.regions, f"{one.name} {configuration}") for one in made)
     return found
 
 

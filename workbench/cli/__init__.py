@@ -46,7 +46,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"workbench {arguments.command}: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
         return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,8 @@ class CostTable:
     def __post_init__(self) -> None:
         check_table(self.rows, "the table")
         keys = ["operator", "how", "batch", "position"]
-        for (operator, how, batch, position), group in self.rows.sort_values("tile").groupby(keys, sort=True):
+        for key, group in self.rows.sort_values("tile").groupby(keys, sort=True):
+            operator, how, batch, position = cast(tuple[str, str, int, int], key)
             ns = group["median_ns"].to_numpy(np.float64)
             half = (group["q75_ns"] - group["q25_ns"]).to_numpy(np.float64).sum() / 2
             spread = float(half / max(1.0, ns.sum()))
@@ -109,8 +111,8 @@ class CostTable:
             ns, spread, provenance = _at_position(by_batch[batch], position)
             if len(ns) != len(shares):
                 raise MeasureError(
-                    f"{operator!r} at batch {batch} as {how!r}: {len(ns)} tiles were measured, {len(shares)} are needed; "
-                    "the table is of another version of the program: run `workbench bench` again"
+                    f"{operator!r} at batch {batch} as {how!r}: {len(ns)} tiles were measured, {len(shares)} are "
+                    "needed; the table is of another version of the program: run `workbench bench` again"
                 )
         else:
             ns, spread, provenance = _between_batches(by_batch, batch, position, shares)

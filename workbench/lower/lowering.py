@@ -130,7 +130,6 @@ def lower_calls(
     """Tiles and events of a sequence of calls."""
     count = configuration.workers * configuration.tiles_per_worker
     pieces = [boxes_of(call.operator.shape, batch, count) for call in sequence]
-    first = np.concatenate([[0], np.cumsum([len(p) for p in pieces])]).astype(np.int64)
     tiles = TileGraph(
         calls=sequence,
         call=np.repeat(np.arange(len(sequence), dtype=np.uint32), [len(p) for p in pieces]),
@@ -138,13 +137,13 @@ def lower_calls(
         boxes=tuple(box for piece in pieces for box in piece),
         lanes=configuration.workers,
     )
-    events = _events(_dependencies(sequence, batch, count), [len(p) for p in pieces], first)
+    events = _events(_dependencies(sequence, batch, count), [len(p) for p in pieces])
     check_tiles(tiles)
     check_events(tiles, events)
     return Lowered(tiles, events, item_stop)
 
 
-def _events(needs: list[list[Need]], sizes: list[int], first: np.ndarray) -> EventGraph:  # type: ignore[type-arg]
+def _events(needs: list[list[Need]], sizes: list[int]) -> EventGraph:
     parted = {source for need in needs for source, parts in need if parts is not None}
     event_of_call: list[int] = []
     thresholds: list[int] = []

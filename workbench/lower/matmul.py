@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from workbench.program import Argmax, Gather, Matmul, Shape
 from workbench.tiles import Box
 
@@ -13,7 +15,7 @@ def spans(length: int, unit: int, count: int) -> list[tuple[int, int]]:
     units = -(-length // unit)
     count = max(1, min(count, units))
     edges = [min(length, unit * (units * i // count)) for i in range(count + 1)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [(a, b) for a, b in pairwise(edges) if a < b]
 
 
 def matmul_boxes(shape: Shape, batch: int, count: int) -> list[Box]:

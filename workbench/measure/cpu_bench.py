@@ -1,8 +1,8 @@
 """Benchmarks of kernels alone on this machine: every tile body by shape, batch, position and configuration.
 
 A tile is timed where it runs, by stamps around its body, in a launch that holds one operator over and over: before
-each sample every worker reads 1 MiB, so that weights come from beyond its private cache as they do in the model, then
-the operator's inputs. All workers of the configuration run their tiles at once, so what they take from each other is
+each sample the workers together read as many bytes as all the model's weights, so that the operator's come from as far
+away as they do between two steps of the model, then the operator's inputs. All workers of the configuration run their tiles at once, so what they take from each other is
 in the times. No launch holds two operators of the program: nothing end to end is seen here.
 """
 
@@ -20,7 +20,7 @@ from workbench.compose import Configuration
 from workbench.cost import COLUMNS, CostTable
 from workbench.hardware import Device, Overheads, Provenance, this_machine
 from workbench.lower.lowering import operator_tiles
-from workbench.measure.cpu_executor import bare_launch
+from workbench.measure.cpu_executor import TORCH_THREADS, bare_launch
 from workbench.measure.cpu_model import COLUMNS as DESCRIPTOR_COLUMNS
 from workbench.measure.cpu_model import NOP, TOUCH, CpuModel
 from workbench.measure.cpu_runtime import Launch, Workers
@@ -58,10 +58,8 @@ def bench(
 
     ``tick`` is called with what has just been done, once for each of ``steps(...)``.
     """
-    rows: list[Row] = []
-    totals = np.zeros(PASSES)
-    torch.set_num_threads(faster_torch_threads(module, program, max(batches), workers))
-    tick("torch threads")
+    passes: list[list[Row]] = [[] for _ in range(PASSES)]
+    torch.set_num_threads(TORCH_THREADS)
     with Workers(workers) as pool:
         with pool.pinned_caller():
             overheads = _overheads(CpuModel(module, program, 1), pool, tick)
@@ -76,34 +74,18 @@ def bench(
                         tick(f"pass {number + 1}, batch {batch}, tiles {configuration}")
                 mine += _eager_rows(model, state)
                 tick(f"pass {number + 1}, batch {batch}, eager")
-                rows += mine
-                totals[number] += sum(float(np.median(ns)) for *_, ns in mine)
+                passes[number] += mine
     overheads["eager"] = {workers: _eager_overheads(module, program)}
-    machine = {**this_machine(), "torch_threads": str(torch.get_num_threads())}
-    drift = float(abs(np.log(totals[0] / totals[-1])))
+    machine = {**this_machine(), "torch_threads": str(TORCH_THREADS)}
     device = Device(
-        name="cpu", workers=workers, overheads=overheads, machine=machine, taken=taken, run_spread_frac=drift
+        name="cpu", workers=workers, overheads=overheads, machine=machine, taken=taken, run_spread_frac=_drift(passes)
     )
-    return device, CostTable(_summarise(rows))
+    return device, CostTable(_summarise([row for mine in passes for row in mine]))
 
 
 def steps(batches: Sequence[int], workers: int) -> int:
     """Number of ``tick`` calls that ``bench`` makes."""
-    return PASSES * len(batches) * (len(configurations_of(workers)) + 1) + 2 + len({1, workers})
-
-
-def faster_torch_threads(module: DemoTTS, program: Program, batch: int, workers: int) -> int:
-    """1 or ``workers``, whichever runs the operators alone faster: the conventional arm deserves its better setting."""
-    state = _filled(model := CpuModel(module, program, batch))
-    total: dict[int, float] = {}
-    for threads in sorted({1, workers}):
-        torch.set_num_threads(threads)
-        total[threads] = sum(float(np.median(ns)) * _count(program, name) for name, *_, ns in _eager_rows(model, state))
-    return min(total, key=total.__getitem__)
-
-
-def _count(program: Program, name: str) -> int:
-    return sum(call.operator.name == name for call in calls(program.first))
+    return PASSES * len(batches) * (len(configurations_of(workers)) + 1) + 1 + len({1, workers})
 
 
 def _filled(model: CpuModel) -> State:
@@ -138,7 +120,7 @@ def _tile_rows(model: CpuModel, pool: Workers, configuration: Configuration) -> 
         boxes = operator_tiles(sample[0].operator, model.batch, configuration)
         launch, where = _repeated(model, sample, configuration)
         stamps = np.zeros((launch.tiles, 2), np.int64)
-        pool.run(launch, stamps)  # warms code and branch predictors, not weights: they are flushed in between
+        pool.run(launch, stamps)  # warms code and branch predictors; the weights are pushed out in between
         pool.run(launch, stamps)
         ns = (stamps[:, 1] - stamps[:, 0])[where].reshape(-1, len(boxes))
         rows += [(name, model.batch, position, str(configuration), tile, ns[:, tile]) for tile in range(len(boxes))]
@@ -148,20 +130,22 @@ def _tile_rows(model: CpuModel, pool: Workers, configuration: Configuration) -> 
 def _repeated(
     model: CpuModel, sample: list[Call], configuration: Configuration
 ) -> tuple[Launch, npt.NDArray[np.int64]]:
-    """A replay of: read 1 MiB, read the inputs, run one call; for each call in turn. And where the calls' tiles are."""
+    """A replay of: read a model's worth, read the inputs, run one call; for each call in turn. And the calls' tiles."""
     operator, workers = sample[0].operator, configuration.workers
     boxes = operator_tiles(operator, model.batch, configuration)
     reads = [model.tensors[name] for name in operator.reads if name in model.tensors]
-    touched = [model.tensors["flush"], *reads]
+    flush = model.tensors["flush"]
+    parts = [(flush.offset + i * (flush.size // workers), flush.size // workers) for i in range(workers)]
     desc: list[npt.NDArray[np.int64]] = []
     lane: list[int] = []
     op_ptr, where = [0], []
     for _ in range(REPEATS):
         for call in sample:
-            for tensor in touched:
-                row = np.zeros(DESCRIPTOR_COLUMNS, np.int64)
-                row[:3] = TOUCH, tensor.offset, tensor.size
-                desc += [row] * workers
+            for memory in (parts, *([(tensor.offset, tensor.size)] * workers for tensor in reads)):
+                for offset, size in memory:
+                    row = np.zeros(DESCRIPTOR_COLUMNS, np.int64)
+                    row[:3] = TOUCH, offset, size
+                    desc.append(row)
                 lane += range(workers)
                 op_ptr.append(len(desc))
             where += range(len(desc), len(desc) + len(boxes))
@@ -188,6 +172,20 @@ def _eager_rows(model: CpuModel, state: State) -> list[Row]:
                         ns.append(time.perf_counter_ns() - begun)
             rows.append((name, model.batch, position, "eager", 0, np.array(ns, np.int64)))
     return rows
+
+
+def _drift(passes: list[list[Row]]) -> float:
+    """Relative standard deviation of a benchmark's total between passes, over batches and treatments.
+
+    The root mean square of log(total of a pass / total of the next), over √2 as both vary.
+    """
+    totals = []
+    for mine in passes:
+        total: dict[tuple[int, str], float] = {}
+        for _, batch, _, how, _, ns in mine:
+            total[batch, how] = total.get((batch, how), 0.0) + float(np.median(ns))
+        totals.append(np.log(list(total.values())))
+    return float(np.sqrt(np.mean(np.square(np.diff(totals, axis=0)))) / np.sqrt(2))
 
 
 def _summarise(rows: list[Row]) -> pd.DataFrame:

@@ -16,6 +16,10 @@ from workbench.measure.cpu_runtime import Launch, Mode, Workers
 from workbench.models.demo_tts_torch import State
 from workbench.program import Call, Item, Loop, Operator, calls, items
 
+# Torch's own pool spins on the cores that the workers are pinned to, and each stalls the other by whole time slices.
+# Two torch threads on two shared cores took 780 ms at batch 1 where one took 26 ms, and 35 ms at batch 8 against 39 ms.
+TORCH_THREADS = 1
+
 Step = Callable[[State], None]
 KernelConfiguration = Callable[[Call], Configuration]
 

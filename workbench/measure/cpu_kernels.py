@@ -94,7 +94,7 @@ E_COUNT, E_THRESHOLD, E_SIGNALS = range(3)
 
 GROUP = 32  # columns of a MATMUL that are finished together; their weights stay in the first-level cache
 EPSILON = np.float32(1e-6)
-ZERO, ONE, HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
+ZERO, ONE = np.float32(0.0), np.float32(1.0)
 
 
 @functools.cache  # once is enough
@@ -1267,10 +1267,9 @@ def start_epoch(launch):
 
 @_jit(cache=True)
 def enter(control_address, launch_address, worker):
-    """Worker 0: run a launch to its end and return the faulty tile's id + 1, or 0. Others: serve until stopped.
+    """Worker 0: run a launch to its end and return the faulty tile's id + 1, 0 if none, -1 if the pool is stopped.
 
-    One function for both, so that the bodies are compiled and cached once. A negative worker does nothing: it
-    compiles.
+    Other workers: serve until stopped. A negative worker does nothing, so that the function compiles.
     """
     if worker < 0:
         return 0
@@ -1284,6 +1283,8 @@ def enter(control_address, launch_address, worker):
                 return 0
             work(control, i64_at(load_acquire(shift(control, C_LAUNCH))), worker)
             store_release(shift(worker_at(control, worker), W_DONE), seen)
+    if load_acquire(shift(control, C_STOP)) != 0:
+        return -1
     launch = i64_at(launch_address)
     start_epoch(launch)
     control[C_FAULT] = 0

@@ -2,7 +2,7 @@
 
 A megakernel launch lets each worker walk its own static queue and wait on event counters; a replay runs the same
 tiles one operator after another, with a fork and a join around each. Worker 0 is the calling thread, so a launch
-costs about a microsecond while the helpers are awake; between launches they spin, yield, and at last sleep.
+costs a few microseconds while the helpers are awake; between launches they spin, yield, and at last sleep.
 
 Time base: CLOCK_MONOTONIC in ns. Offsets are elements of an arena; ranges are half-open. Descriptor columns are
 documented at the opcodes in `cpu_kernels`. Compiled code checks nothing, so all is checked here, once a launch.
@@ -104,7 +104,11 @@ class Launch:
         mode: Mode = Mode.MEGAKERNEL,
         op_ptr: Indices | None = None,
     ) -> None:
-        graph = _Graph(queue_ptr, queue, wait_ptr, wait_event, threshold, signal)
+        # Copies, so that what was checked is what runs; the arenas alone are shared.
+        desc = _copied("desc", desc, np.int64, 2)
+        names = _Graph._fields
+        given = (queue_ptr, queue, wait_ptr, wait_event, threshold, signal)
+        graph = _Graph(*(_copied(name, array, np.uint32, 1) for name, array in zip(names, given, strict=True)))
         _check_arenas(floats, ints)
         self.scratch_floats = _check_descriptors(desc, floats, ints)
         signals = _check_graph(graph, len(desc))
@@ -120,11 +124,11 @@ class Launch:
         lines[: len(threshold), kernels.E_SIGNALS] = signals
         arrays: dict[int, npt.NDArray[Any]] = {
             kernels.L_DESC: desc,
-            kernels.L_QUEUE_PTR: queue_ptr,
-            kernels.L_QUEUE: queue,
-            kernels.L_WAIT_PTR: wait_ptr,
-            kernels.L_WAIT_EVENT: wait_event,
-            kernels.L_SIGNAL: signal,
+            kernels.L_QUEUE_PTR: graph.queue_ptr,
+            kernels.L_QUEUE: graph.queue,
+            kernels.L_WAIT_PTR: graph.wait_ptr,
+            kernels.L_WAIT_EVENT: graph.wait_event,
+            kernels.L_SIGNAL: graph.signal,
             kernels.L_COUNTERS: lines,
             kernels.L_REPLAY_PTR: replay_ptr,
             kernels.L_REPLAY_QUEUE: replay_queue,
@@ -193,7 +197,7 @@ class Workers:
         self._scratch = np.zeros(0, np.float32)
         self._grow(scratch_floats)
         self._address = self._control.ctypes.data
-        self._forks, self._closed = _forks, False
+        self._forks = _forks
         self._lock = threading.Lock()
         kernels.prepare(self._address, count)
         self._threads = [
@@ -206,7 +210,7 @@ class Workers:
             for worker in range(1, count)
         ]
         # Also runs at interpreter exit. It holds no reference to self, or a forgotten pool would live for ever.
-        self._finalizer = weakref.finalize(self, _close, self._control, count, self._threads, _forks)
+        self._finalizer = weakref.finalize(self, _close, self._control, count, self._threads, self._lock, _forks)
         for thread in self._threads:
             thread.start()
         self._wait_until_ready()
@@ -240,8 +244,6 @@ class Workers:
             If the pool is closed, too small or from before a fork; if `stamps` does not fit; or if a GATHER met an
             index that leads outside the arena (its output is then incomplete, all else has run).
         """
-        if self._closed:
-            raise MeasureError("these workers are closed; make new ones")
         if self._forks != _forks:
             raise MeasureError("these workers were started before a fork, which copies no threads; make new ones")
         if launch.workers > self.count:
@@ -256,6 +258,8 @@ class Workers:
                 self._grow(launch.scratch_floats)
             launch._block[kernels.L_STAMPS] = 0 if stamps is None else stamps.ctypes.data
             fault = kernels.enter(self._address, launch._address, 0)
+        if fault < 0:
+            raise MeasureError("these workers are closed; make new ones")
         if fault:
             raise MeasureError(f"tile {fault - 1}: a GATHER index leads outside the arena; its output is incomplete")
 
@@ -276,8 +280,7 @@ class Workers:
             os.sched_setaffinity(0, before)
 
     def close(self) -> None:
-        """Stop and join the helpers; calling it again does nothing."""
-        self._closed = True
+        """Stop and join the helpers, after a launch that another thread may be running; again does nothing."""
         self._finalizer()
 
     def __enter__(self) -> Workers:
@@ -296,13 +299,18 @@ def _serve(control: Ints, worker: int, cpu: int | None) -> None:
     kernels.enter(control.ctypes.data, 0, worker)
 
 
-def _close(control: Ints, count: int, threads: list[threading.Thread], forks: int) -> None:
+def _close(control: Ints, count: int, threads: list[threading.Thread], lock: threading.Lock, forks: int) -> None:
     if forks != _forks:
         return  # a fork's child has the memory, but not the threads
-    kernels.stop(control.ctypes.data, count)
+    if not lock.acquire(timeout=10.0):
+        return  # another thread is in a long launch, which needs its helpers; being daemons, they hold up no exit
+    try:
+        kernels.stop(control.ctypes.data, count)
+    finally:
+        lock.release()
     for thread in threads:
         if thread.ident is not None and thread is not threading.current_thread():
-            thread.join(timeout=10.0)  # helpers leave within a launch; a daemon thread cannot hold up the exit
+            thread.join(timeout=10.0)
 
 
 def _aligned(words: int) -> Ints:
@@ -337,6 +345,11 @@ def _check_array(name: str, array: object, dtype: type[np.generic], dimensions: 
         )
 
 
+def _copied(name: str, array: Indices | Ints, dtype: type[np.generic], dimensions: int) -> npt.NDArray[Any]:
+    _check_array(name, array, dtype, dimensions)
+    return array.copy()
+
+
 def _check_arenas(floats: Floats, ints: Codes) -> None:
     for name, array, dtype in (("floats", floats, np.float32), ("ints", ints, np.int32)):
         _check_array(name, array, dtype, 1)
@@ -362,8 +375,6 @@ def _owners(pointers: Indices) -> Ints:
 
 def _check_graph(graph: _Graph, tiles: int) -> Ints:
     """How many tiles signal each event; raises unless the arrays fit each other and every event can fire."""
-    for name, array in graph._asdict().items():
-        _check_array(name, array, np.uint32, 1)
     _check_pointers("queue_ptr", graph.queue_ptr, len(graph.queue), "queue")
     _check_pointers("wait_ptr", graph.wait_ptr, len(graph.wait_event), "wait_event")
     if len(graph.queue_ptr) < 2:
@@ -587,7 +598,6 @@ class _Tiles(NamedTuple):
 
 def _check_descriptors(desc: Ints, floats: Floats, ints: Codes) -> int:
     """Scratch that the largest tile needs; raises for the first tile that breaks a rule or leaves an arena."""
-    _check_array("desc", desc, np.int64, 2)
     if desc.shape[1] != kernels.DESCRIPTOR_COLUMNS:
         raise MeasureError(f"desc has {desc.shape[1]} columns; a descriptor has {kernels.DESCRIPTOR_COLUMNS}")
     unknown = ~np.isin(desc[:, 0], list(_FAMILIES))

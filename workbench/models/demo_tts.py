@@ -46,7 +46,6 @@ CONFIG = DemoConfig()
 
 def _block(config: DemoConfig, stage: str, rows: int, position: int, position_loop: str, kv: str) -> tuple[Node, ...]:
     d, ff = config.hidden, config.ff
-    at = {"position": position, "position_loop": position_loop}
     x, q, a, f = (f"{stage}.{tensor}" for tensor in "xqaf")
     return (
         Operator(
@@ -60,14 +59,16 @@ def _block(config: DemoConfig, stage: str, rows: int, position: int, position_lo
             ),
             reads=(x,),
             writes=(q, kv),
-            **at,
+            position=position,
+            position_loop=position_loop,
         ),
         Operator(
             name=f"{stage}.attention",
             shape=Attention(rows=rows, heads=config.heads, kv_heads=config.kv_heads, head_dim=config.head_dim),
             reads=(q, kv),
             writes=(a,),
-            **at,
+            position=position,
+            position_loop=position_loop,
         ),
         Operator(
             name=f"{stage}.o_proj",

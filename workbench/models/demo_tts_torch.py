@@ -73,6 +73,9 @@ class DemoTTS(nn.Module):
     ``max_frames`` bounds the cache. All inference; call it under ``torch.inference_mode()``.
     """
 
+    cos: Tensor  # rotary tables, (positions, head_dim / 2)
+    sin: Tensor
+
     def __init__(self, config: DemoConfig = CONFIG, *, seed: int = 0, max_frames: int = 16) -> None:
         super().__init__()
         self.config, self.max_frames = config, max_frames
@@ -169,9 +172,10 @@ class DemoTTS(nn.Module):
         return table
 
     def _block_operators(
-        self, stage: str, blocks: nn.ModuleList, loop: str
+        self, stage: str, modules: nn.ModuleList, loop: str
     ) -> dict[str, Callable[[State, Index], None]]:
         config = self.config
+        blocks = [block for block in modules if isinstance(block, Block)]
         x_, q_, a_, f_ = (f"{stage}.{tensor}" for tensor in "xqaf")
         q_width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
 
@@ -269,14 +273,16 @@ class DemoTTS(nn.Module):
 
     def _codec_operator(self, name: str, reads: tuple[str, ...], written: str) -> Callable[[State, Index], None]:
         layer = self.codec[name.removeprefix("codec.")]
-        conv = layer.conv
+        assert isinstance(layer, Convolution)
+        conv, bias = layer.conv, layer.conv.bias
+        assert bias is not None
 
         def transposed(state: State, index: Index) -> None:
             rate = conv.stride[0]
             y = conv(layer.activate(state.t[reads[0]]))  # one kernel overlap longer than the output
             overlap = state.context.get(name)
             if overlap is not None:
-                y[..., :rate] += overlap - conv.bias[:, None]
+                y[..., :rate] += overlap - bias[:, None]
             state.context[name] = y[..., -rate:]
             state.t[written] = y[..., :-rate]
 

@@ -1,0 +1,224 @@
+"""What each tile really reads and writes, element by element, told from the operators' definitions alone.
+
+Nothing here knows how ``lower`` finds a dependency. Memory is arrays of bit sets: for every element, which tiles wrote
+it and which read it so far. A tile that reads an element must come after its writers; one that writes an element must
+come after its writers and its readers. Tiles of one call run in any order, so they may not touch each other's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.events import EventGraph
+from workbench.program import Argmax, Attention, Call, Conv, Gather, Matmul
+from workbench.tiles import Box, TileGraph
+
+Window = tuple[int | slice | list[int], ...]
+
+
+class Access(NamedTuple):
+    """Elements of a tensor: its name, its shape, and which of them."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    window: Window
+
+
+def box_slices(box: Box) -> tuple[slice, slice, slice]:
+    return slice(*box[0:2]), slice(*box[2:4]), slice(*box[4:6])
+
+
+def conv_inputs(shape: Conv, start: int, stop: int) -> list[int]:
+    """Input samples that touch the output samples [start, stop), from the definition of either convolution."""
+    found: set[int] = set()
+    for i in range(shape.rows):
+        if shape.stride > 1:  # transposed: input i adds kernel[k] to output i * stride + k
+            outputs = {i * shape.stride + k for k in range(2 * shape.stride)}
+        else:  # causal: output t takes inputs t - k * dilation
+            outputs = {i + k * shape.dilation for k in range(shape.kernel)}
+        if outputs & set(range(start, stop)):
+            found.add(i)
+    return sorted(found)
+
+
+class Memory:
+    """Who needs whom: accesses of each tile of demo_tts and of programs built from the same operators.
+
+    ``codes`` is (request, frame, codebook) for demo_tts; a cache is a tensor a layer, (2, request, position, column).
+    """
+
+    def __init__(self, batch: int, positions: int = 64) -> None:
+        self.batch, self.positions = batch, positions
+        self.writers: dict[str, npt.NDArray[Any]] = {}
+        self.readers: dict[str, npt.NDArray[Any]] = {}
+
+    # -- what a tile touches -------------------------------------------------------------------------------------
+
+    def reads(self, call: Call, box: Box) -> Iterator[Access]:
+        op, shape = call.operator, call.operator.shape
+        requests, rows, columns = box_slices(box)
+        if isinstance(shape, Matmul):  # a dense product needs all columns of its own rows; a residual its own box
+            yield Access(op.reads[0], (self.batch, shape.rows, shape.inner), (requests, rows, slice(None)))
+            if shape.residual:
+                yield Access(op.reads[1], (self.batch, shape.rows, shape.outer), (requests, rows, columns))
+        elif isinstance(shape, Attention):
+            yield from self._attention_reads(call, shape, box)
+        elif isinstance(shape, Conv):
+            window = conv_inputs(shape, *box[2:4])
+            yield Access(op.reads[0], (self.batch, shape.rows, shape.channels_in), (requests, window, slice(None)))
+            if shape.residual:
+                outputs = (self.batch, shape.rows * shape.stride, shape.channels_out)
+                yield Access(op.reads[1], outputs, (requests, rows, columns))
+        elif isinstance(shape, Argmax):
+            yield Access(op.reads[0], (self.batch, shape.rows, shape.width), (requests, slice(None), slice(None)))
+        else:
+            yield from self._gather_reads(call, shape, requests)
+
+    def writes(self, call: Call, box: Box) -> Iterator[Access]:
+        op, shape = call.operator, call.operator.shape
+        requests, rows, columns = box_slices(box)
+        if isinstance(shape, Matmul) and len(op.writes) == 2:  # columns of queries, then keys, then values
+            query, cache = op.writes
+            width = self.kv_width(call)
+            queries = shape.outer - 2 * width
+            new = slice(call.position, call.position + shape.rows)
+            for column in range(box.column_start, box.column_stop):
+                if column < queries:
+                    yield Access(query, (self.batch, shape.rows, queries), (requests, rows, column))
+                else:
+                    half, place = divmod(column - queries, width)
+                    yield Access(
+                        self.cache_name(call, cache), self.cache_shape(width), (half, requests, new, place)
+                    )
+        elif isinstance(shape, Argmax):
+            yield self._code(call, requests)
+        else:
+            height = shape.rows * (shape.stride if isinstance(shape, Conv) else 1)
+            if isinstance(shape, Attention):
+                width = shape.heads * shape.head_dim
+            elif isinstance(shape, Gather):
+                width = shape.width
+            else:
+                width = shape.outer if isinstance(shape, Matmul) else shape.channels_out
+            yield Access(op.writes[0], (self.batch, height, width), (requests, rows, columns))
+
+    def kv_width(self, call: Call) -> int:
+        """Keys' columns of a QKV product; here a quarter of its outer, as both demo_tts and the programs below have."""
+        assert isinstance(call.operator.shape, Matmul)
+        return call.operator.shape.outer // 4
+
+    def cache_name(self, call: Call, name: str) -> str:
+        layer = [str(i) for loop, i in call.index.items() if loop.endswith("layers")]
+        return "/".join([name, *layer])
+
+    def cache_shape(self, width: int) -> tuple[int, ...]:
+        return (2, self.batch, self.positions, width)
+
+    def _attention_reads(self, call: Call, shape: Attention, box: Box) -> Iterator[Access]:
+        query, cache = call.operator.reads
+        requests, rows, columns = box_slices(box)
+        yield Access(query, (self.batch, shape.rows, shape.heads * shape.head_dim), (requests, rows, columns))
+        seen = slice(0, call.position + shape.rows)
+        heads = {c // shape.head_dim for c in range(box.column_start, box.column_stop)}
+        for kv_head in {head * shape.kv_heads // shape.heads for head in heads}:
+            mine = slice(kv_head * shape.head_dim, (kv_head + 1) * shape.head_dim)
+            width = self.cache_shape(shape.kv_heads * shape.head_dim)
+            yield Access(self.cache_name(call, cache), width, (slice(None), requests, seen, mine))
+
+    def _gather_reads(self, call: Call, shape: Gather, requests: slice) -> Iterator[Access]:
+        name, index = call.operator.name, call.index
+        codes = (self.batch, self.positions, 8)
+        if name == "codec.embed":
+            yield Access("codes", codes, (requests, slice(1, 1 + shape.rows), slice(0, shape.tables)))
+        elif name == "talker.embed":
+            yield Access("codes", codes, (requests, index["frames"], slice(0, shape.tables)))
+            yield Access("prefill.x", (self.batch, 8, shape.width), (requests, 7, slice(None)))
+        elif name == "predictor.embed":
+            yield Access("codes", codes, (requests, index["frames"] + 1, index["predictor.steps"]))
+            yield Access("talker.x", (self.batch, 1, shape.width), (requests, 0, slice(None)))
+        elif call.operator.reads[0] == "codes":
+            yield Access("codes", codes, (requests, slice(None), slice(None)))
+            if shape.extra:
+                yield Access(call.operator.reads[1], (self.batch, shape.rows, shape.width), (requests, slice(None)))
+
+    def _code(self, call: Call, requests: slice) -> Access:
+        frame = call.index.get("frames", 0) + 1
+        column = call.index["predictor.steps"] + 1 if "predictor.steps" in call.index else 0
+        return Access(call.operator.writes[0], (self.batch, self.positions, 8), (requests, frame, column))
+
+    # -- who must come before ------------------------------------------------------------------------------------
+
+    def _masks(self, table: dict[str, npt.NDArray[Any]], access: Access) -> npt.NDArray[Any]:
+        if access.tensor not in table:
+            table[access.tensor] = np.zeros(access.shape, object)
+        assert table[access.tensor].shape == access.shape, f"{access.tensor} has two shapes"
+        return table[access.tensor]
+
+    def required(self, tiles: TileGraph) -> list[int]:
+        """For each tile the set (as bits) of earlier tiles that it must come after; asserts that calls are race-free."""
+        need = [0] * len(tiles)
+        for number, call in enumerate(tiles.calls):
+            mine = tiles.of_call(number)
+            reads = [(t, list(self.reads(call, tiles.boxes[t]))) for t in mine]
+            writes = [(t, list(self.writes(call, tiles.boxes[t]))) for t in mine]
+            for t, accesses in reads:
+                for access in accesses:
+                    need[t] |= _union(self._masks(self.writers, access)[access.window])
+            for t, accesses in writes:
+                for access in accesses:
+                    need[t] |= _union(self._masks(self.writers, access)[access.window])
+                    need[t] |= _union(self._masks(self.readers, access)[access.window])
+            for table, touched in ((self.readers, reads), (self.writers, writes)):
+                for t, accesses in touched:
+                    for access in accesses:
+                        self._masks(table, access)[access.window] |= 1 << t
+            own = sum(1 << t for t in mine)
+            for t, accesses in writes:
+                for access in accesses:
+                    touching = _union(self._masks(self.writers, access)[access.window])
+                    touching |= _union(self._masks(self.readers, access)[access.window])
+                    others = touching & own & ~(1 << t)
+                    assert not others, f"tiles {_bits(others)} and {t} of one call of {call.operator.name} race"
+        return need
+
+
+def _union(masks: Any) -> int:
+    return int(np.bitwise_or.reduce(np.asarray(masks, object), axis=None)) if np.size(masks) else 0
+
+
+def _bits(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+def ancestors(tiles: TileGraph, events: EventGraph) -> list[int]:
+    """For each tile the set (as bits) of tiles that end before it may start, by events alone."""
+    signallers: dict[int, list[int]] = {}
+    for tile, event in enumerate(events.signal):
+        signallers.setdefault(int(event), []).append(tile)
+    before: list[int] = []
+    fired: dict[int, int] = {}
+    for tile in range(len(tiles)):
+        mask = 0
+        for event in events.waits(tile):
+            if event not in fired:
+                fired[event] = 0
+                for source in signallers[event]:
+                    fired[event] |= before[source] | 1 << source
+            mask |= fired[event]
+        before.append(mask)
+    return before
+
+
+def missing(tiles: TileGraph, events: EventGraph, memory: Memory) -> list[str]:
+    """Every tile that may start before one it needs, in words; empty if the event graph is right."""
+    found = []
+    for tile, (need, have) in enumerate(zip(memory.required(tiles), ancestors(tiles, events), strict=True)):
+        if late := need & ~have:
+            first = _bits(late)[0]
+            names = [tiles.calls[int(tiles.call[t])].operator.name for t in (tile, first)]
+            found.append(f"tile {tile} of {names[0]} may start before tile {first} of {names[1]} has ended")
+    return found
