@@ -552,6 +552,17 @@ def test_threads_that_share_a_pool_take_turns(pool: Workers) -> None:
     assert not failures
 
 
+def test_two_pools_cannot_run_one_launch_at_once(pool: Workers) -> None:
+    slow = launch_of([[kernels.TOUCH, 0, 1 << 22]] * 100, np.zeros(1 << 22, np.float32))  # about 0.1 s
+    thread = threading.Thread(target=pool.run, args=(slow,))
+    thread.start()
+    time.sleep(0.02)
+    with Workers(1) as other, pytest.raises(MeasureError, match=r"being run by other workers"):
+        other.run(slow)
+    thread.join()
+    pool.run(slow)
+
+
 # -- life of a pool ------------------------------------------------------------------------------------------------
 
 

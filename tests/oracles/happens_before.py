@@ -51,8 +51,8 @@ class Memory:
     ``codes`` is (request, frame, codebook) for demo_tts; a cache is a tensor a layer, (2, request, position, column).
     """
 
-    def __init__(self, batch: int, positions: int = 64) -> None:
-        self.batch, self.positions = batch, positions
+    def __init__(self, batch: int, heads: int = 4, kv_heads: int = 2, positions: int = 64) -> None:
+        self.batch, self.heads, self.kv_heads, self.positions = batch, heads, kv_heads, positions
         self.writers: dict[str, npt.NDArray[Any]] = {}
         self.readers: dict[str, npt.NDArray[Any]] = {}
 
@@ -91,9 +91,7 @@ class Memory:
                     yield Access(query, (self.batch, shape.rows, queries), (requests, rows, column))
                 else:
                     half, place = divmod(column - queries, width)
-                    yield Access(
-                        self.cache_name(call, cache), self.cache_shape(width), (half, requests, new, place)
-                    )
+                    yield Access(self.cache_name(call, cache), self.cache_shape(width), (half, requests, new, place))
         elif isinstance(shape, Argmax):
             yield self._code(call, requests)
         else:
@@ -107,9 +105,9 @@ class Memory:
             yield Access(op.writes[0], (self.batch, height, width), (requests, rows, columns))
 
     def kv_width(self, call: Call) -> int:
-        """Keys' columns of a QKV product; here a quarter of its outer, as both demo_tts and the programs below have."""
+        """Keys' columns of a QKV product."""
         assert isinstance(call.operator.shape, Matmul)
-        return call.operator.shape.outer // 4
+        return call.operator.shape.outer * self.kv_heads // (self.heads + 2 * self.kv_heads)
 
     def cache_name(self, call: Call, name: str) -> str:
         layer = [str(i) for loop, i in call.index.items() if loop.endswith("layers")]

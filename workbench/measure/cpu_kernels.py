@@ -56,6 +56,7 @@ STORE, RESIDUAL, GATED, ROPE = range(4)
 CONV_STORE, CONV_RESIDUAL, CONV_TANH = range(3)
 
 NO_EVENT = 0xFFFF_FFFF
+STOPPED, TAKEN = -1, -2  # why `enter` did not run a launch
 LINE = 8  # int64 words in a cache line of 64 bytes
 
 # A launch's block of int64 words: addresses of its arrays, then sizes, then state that only worker 0 writes.
@@ -79,8 +80,9 @@ LINE = 8  # int64 words in a cache line of 64 bytes
     L_FLOAT_COUNT,
     L_EPOCH,
     L_COMPLETE,
+    L_TAKEN,
     LAUNCH_WORDS,
-) = range(20)
+) = range(21)
 
 # A pool's control block in words: what is written while workers run has a line to itself (false sharing); what never
 # changes shares the last lines. Then WORKER_WORDS a worker.
@@ -1267,7 +1269,7 @@ def start_epoch(launch):
 
 @_jit(cache=True)
 def enter(control_address, launch_address, worker):
-    """Worker 0: run a launch to its end and return the faulty tile's id + 1, 0 if none, -1 if the pool is stopped.
+    """Worker 0: run a launch to its end and return the faulty tile's id + 1, 0 if none, or why not.
 
     Other workers: serve until stopped. A negative worker does nothing, so that the function compiles.
     """
@@ -1284,8 +1286,10 @@ def enter(control_address, launch_address, worker):
             work(control, i64_at(load_acquire(shift(control, C_LAUNCH))), worker)
             store_release(shift(worker_at(control, worker), W_DONE), seen)
     if load_acquire(shift(control, C_STOP)) != 0:
-        return -1
+        return STOPPED
     launch = i64_at(launch_address)
+    if swap_seq_cst(shift(launch, L_TAKEN), 1) != 0:
+        return TAKEN
     start_epoch(launch)
     control[C_FAULT] = 0
     workers, sequence = launch[L_WORKERS], control[C_SEQUENCE]
@@ -1301,6 +1305,7 @@ def enter(control_address, launch_address, worker):
     for helper in range(1, workers):
         wait_for(shift(worker_at(control, helper), W_DONE), sequence, control[C_SPIN_NS])
     launch[L_COMPLETE] = 1
+    store_release(shift(launch, L_TAKEN), 0)
     return load_acquire(shift(control, C_FAULT))
 
 

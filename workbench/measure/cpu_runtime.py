@@ -145,7 +145,6 @@ class Launch:
         self._block[kernels.L_EVENTS] = len(threshold)
         self._block[kernels.L_FLOAT_COUNT] = len(floats)
         self._address = self._block.ctypes.data
-        self._busy = threading.Lock()
 
 
 class Workers:
@@ -236,13 +235,14 @@ class Workers:
         """Run `launch` to its end; with `stamps` (int64, (T, 2)) note begin (after waits) and end of each body in ns.
 
         One call without the GIL: an interrupt from the keyboard is raised after it, never in it. Threads that share
-        a pool or a launch take turns.
+        a pool take turns.
 
         Raises
         ------
         MeasureError
-            If the pool is closed, too small or from before a fork; if `stamps` does not fit; or if a GATHER met an
-            index that leads outside the arena (its output is then incomplete, all else has run).
+            If the pool is closed, too small or from before a fork; if another pool is running `launch`; if `stamps`
+            does not fit; or if a GATHER met an index that leads outside the arena (its output is then incomplete,
+            all else has run).
         """
         if self._forks != _forks:
             raise MeasureError("these workers were started before a fork, which copies no threads; make new ones")
@@ -253,13 +253,15 @@ class Workers:
             if stamps.shape != (launch.tiles, 2) or not stamps.flags.writeable:
                 raise MeasureError(f"stamps is {stamps.shape}; it must be writable and {(launch.tiles, 2)}")
         # `with` and not `acquire`, after which an interrupt from the keyboard could leave a lock locked.
-        with self._lock, launch._busy:
+        with self._lock:
             if launch.scratch_floats > self.scratch_floats:
                 self._grow(launch.scratch_floats)
             launch._block[kernels.L_STAMPS] = 0 if stamps is None else stamps.ctypes.data
             fault = kernels.enter(self._address, launch._address, 0)
-        if fault < 0:
+        if fault == kernels.STOPPED:
             raise MeasureError("these workers are closed; make new ones")
+        if fault == kernels.TAKEN:
+            raise MeasureError("this launch is being run by other workers, or was when this process was forked")
         if fault:
             raise MeasureError(f"tile {fault - 1}: a GATHER index leads outside the arena; its output is incomplete")
 

@@ -10,19 +10,22 @@ from typing import Any
 import ipywidgets as w
 import traitlets as t
 
-from workbench.compose import Composition, cuts_of, from_cuts, operators_in, stage_cuts
+from workbench.compose import Composition, conventional, cuts_of, from_cuts
 from workbench.errors import CompositionError, WorkbenchError
-from workbench.figures import difference_table, tile_timeline, timeline_table, waterfall
 from workbench.models import MODELS
 from workbench.predict import Prediction
+from workbench.program import Item, Loop, items
 from workbench.widgets import texts
-from workbench.widgets.controls import CutPanel, RegionPanel, set_choice
+from workbench.widgets.controls import set_choice
 from workbench.widgets.cuts import idle_cuts, missing_cuts
-from workbench.widgets.drawings import Drawing
 from workbench.widgets.sources import Source, open_source, stores
+from workbench.widgets.view import View
 
-FULL = {"width": "100%", "min_width": "0"}
-TILES_DRAWN = 4_000
+
+def names_in(item: Item) -> list[str]:
+    """An item's name and those of everything in it."""
+    inner = [name for part in items(item.body) for name in names_in(part)] if isinstance(item, Loop) else []
+    return [item.name, *inner]
 
 
 class Explorer(w.VBox):
@@ -51,10 +54,13 @@ class Explorer(w.VBox):
         self.shown: Prediction | None = None
         self._sources: dict[tuple[str, str, int], Source] = {}
         self._busy = False
-        self._build()
         self._busy = True
         self.model, self.device, self.batch = model, next(iter(self.folders)), batch
         self._busy = False
+        self._program = ""
+        self.view = View()
+        self.children = [self.view]
+        self._connect()
         self._guard(self._open)
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -100,7 +106,7 @@ class Explorer(w.VBox):
 
     def conventional(self, arm: str) -> None:
         """No megakernel."""
-        self.show(self.source.fastest(arm))
+        self.show(conventional(self.source.pricer.program, arm))
 
     def select_best(self) -> None:
         """The selected best composition."""
@@ -135,13 +141,105 @@ class Explorer(w.VBox):
 
     def _kinds(self) -> dict[str, str]:
         """Treatment of every item as a region's first: as set, else as in the last legal composition."""
-        source = self.source
-        kinds = dict.fromkeys(source.pricer.place, str(source.fastest_configuration()))
+        pricer = self.source.pricer
+        kinds = dict.fromkeys(pricer.place, str(self.source.fastest_configuration()))
         if self.shown is not None:
             for region in self.shown.composition.regions:
-                how = str(region.configuration or region.arm)
                 for name in region.items:
-                    depth, i = source.pricer.place[name]
-                    inside = {op.name for op in operators_in(source.pricer.levels[depth].items[i])}
-                    kinds |= dict.fromkeys([name, *inside], how)
+                    depth, i = pricer.place[name]
+                    kinds |= dict.fromkeys(names_in(pricer.levels[depth].items[i]), str(region.configuration or region.arm))
         return kinds | self.treatments
+
+    # -- view ----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        view = self.view
+        for name in ("model", "device", "batch"):
+            getattr(view, name).observe(partial(self._picked, name), names="value")
+        view.everywhere.observe(self._treat_all, names="value")
+        view.cuts.observe(lambda change: self.set_trait("cuts", change["new"]), names="cuts")
+        view.regions.observe(lambda change: self.set_trait("treatments", change["new"]), names="treatments")
+        view.also_cut.on_click(lambda _: self._guard(self.also_cut))
+        view.drop_idle.on_click(lambda _: self._guard(self.drop_idle))
+
+    def _picked(self, name: str, change: Any) -> None:
+        if not self._busy and change["new"] is not None:
+            self.set_trait(name, change["new"])
+
+    def _treat_all(self, change: Any) -> None:
+        """Run every region in one way."""
+        if not self._busy and change["new"] and self.composition is not None:
+            self.treatments = {region.items[0]: change["new"] for region in self.composition.regions}
+
+    def _guard(self, act: Callable[[], None]) -> None:
+        """Do something and show what goes wrong in words: an exception in a callback is otherwise seen by nobody."""
+        try:
+            act()
+        except WorkbenchError as error:
+            self.view.show_error(str(error))
+        except Exception as error:
+            self.view.show_error(f"{type(error).__name__}: {error}")
+        else:
+            self.view.show_error("")
+
+    def _open(self) -> None:
+        """Take over a model, device and batch."""
+        source, view = self.source, self.view
+        pricer = source.pricer
+        self._busy = True
+        try:
+            set_choice(view.model, sorted(MODELS), self.model)
+            set_choice(view.device, self.folders, self.device)
+            set_choice(view.batch, source.batches, self.batch)
+            set_choice(view.everywhere, ("", *pricer.treatments), "")
+            if self._program != self.model:
+                view.cuts.set_program(pricer.program)
+                self._program = self.model
+        finally:
+            self._busy = False
+        arms = {arm: partial(self._guard, partial(self.conventional, arm)) for arm in pricer.arms}
+        named = {"monolith": self.monolith, "per stage": self.per_stage}
+        guarded = {name: partial(self._guard, act) for name, act in named.items()}
+        view.set_designs({**guarded, **arms, "select best": partial(self._guard, self.select_best)})
+        self._rows = texts.measured_rows(source.samples, self.batch, source.measured)
+        if self.shown is None:
+            self.monolith()
+        else:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Follow the cuts and treatments: compose, predict, redraw."""
+        source, view = self.source, self.view
+        view.cuts.cuts = self.cuts
+        try:
+            found = from_cuts(source.pricer.program, self.cuts, self._kinds())
+            found = Composition(found.regions, source.names.get(found.digest, ""))
+            prediction = source.pricer.predict(found)
+        except CompositionError as error:
+            self.problem, self.composition, self.prediction = str(error), None, None
+            view.refuse(self.problem, self.shown is not None, sorted(self.missing), sorted(self.idle))
+            return
+        self.problem, self.composition, self.prediction, self.shown = "", found, prediction, prediction
+        view.refuse("", False, (), ())
+        self._busy = True
+        try:
+            view.regions.show(found, source.pricer.treatments)
+            self.treatments = view.regions.treatments
+            set_choice(view.everywhere, ("", *source.pricer.treatments), "")
+        finally:
+            self._busy = False
+        view.draw(source.pricer, prediction, source.selection.best)
+        view.show_measured(self._rows, found.digest, source.note)
+
+    def as_text(self) -> str:
+        """What the explorer shows, as text: for a page without scripts, a terminal or a log."""
+        if self.shown is None:
+            return self.problem or "nothing to show yet"
+        p, best = self.shown, self.source.selection.best
+        parts = [f"Not legal. {self.problem}\nThe last legal composition:"] if self.problem else []
+        parts += [" ".join(texts.headline(p, best)[:2]), *texts.headline(p, best)[2:], str(p.composition)]
+        parts.append("cuts: " + (", ".join(sorted(cuts_of(self.source.pricer.program, p.composition))) or "none"))
+        parts.append(texts.text_table(*texts.causes_rows(p, best)))
+        if self._rows:
+            parts.append(texts.text_table(texts.MEASURED_COLUMNS, list(self._rows.values())))
+        return "\n".join([*parts, self.source.note])

@@ -79,6 +79,11 @@ def problem_html(problem: str, still_shown: bool) -> str:
     return f'<div class="wb-problem"><b>Not legal.</b> {escape(problem)}{below}</div>'
 
 
+def error_html(text: str) -> str:
+    """What went wrong while reacting, in words; nothing where nothing did."""
+    return f'<div class="wb-problem"><b>This could not be shown.</b> {escape(text)}</div>' if text else ""
+
+
 def causes_rows(p: Prediction, best: Prediction) -> tuple[list[str], list[list[object]]]:
     """Columns and rows of the causes of a prediction beside the selected best's; causes that neither has are left out."""
     names = [cause for cause, ns in p.causes_ns.items() if ns or best.causes_ns[cause]]
@@ -105,3 +110,11 @@ def measured_rows(samples: pd.DataFrame, batch: int, predicted: Mapping[str, Pre
         interval = f"{microseconds(low)} to {microseconds(high)}"
         found.append((median, str(digest), [name, microseconds(median), interval, len(times), *beside]))
     return {digest: row for _, digest, row in sorted(found, key=lambda entry: entry[:2])}
+
+
+def measured_html(rows: Mapping[str, Sequence[object]], here: str, note: str) -> str:
+    """The table of ``measured_rows``; the composition with digest ``here`` stands out, or a line says it is not there."""
+    place = list(rows).index(here) if here in rows else None
+    absent = "" if place is not None or not rows else " The composition above is not among them."
+    table = html_table(MEASURED_COLUMNS, list(rows.values()), place) if rows else ""
+    return f'<b style="font-size: 12px">Measured beside predicted</b>{table}<div class="wb-note">{escape(note + absent)}</div>'

@@ -1,0 +1,446 @@
+"""Lowering: tiles cut every output exactly once, and events order every two tiles that must not overlap."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles.happens_before import Memory, ancestors, conv_inputs, missing
+
+from workbench.compose import Configuration, levels
+from workbench.errors import GraphError
+from workbench.events import EventGraph, check_events, to_networkx
+from workbench.lower import FAMILIES, Lowered, lower
+from workbench.lower.lowering import boxes_of, lower_calls
+from workbench.models import demo_tts
+from workbench.program import (
+    Argmax,
+    Attention,
+    Call,
+    Conv,
+    Gather,
+    Loop,
+    Matmul,
+    Node,
+    Operator,
+    Program,
+    Shape,
+    items,
+)
+from workbench.tiles import Box, TileGraph, check_tiles
+
+DEMO = demo_tts.program()
+CONFIGURATIONS = [Configuration(1), Configuration(2), Configuration(2, 2), Configuration(3), Configuration(4, 2)]
+
+
+def lowered(program: Program, batch: int, configuration: Configuration) -> Lowered:
+    return lower(items(program.first), {}, batch, configuration)
+
+
+# -- tiles -------------------------------------------------------------------------------------------------------------
+
+gathers = st.builds(
+    Gather, rows=st.integers(1, 5), tables=st.integers(1, 3), entries=st.just(9), width=st.integers(1, 40)
+)
+plain_matmuls = st.builds(
+    Matmul, rows=st.integers(1, 9), inner=st.just(8), outer=st.integers(1, 200), gated=st.booleans()
+)
+headed_matmuls = st.builds(
+    lambda rows, heads, width: Matmul(rows=rows, inner=8, outer=heads * width, heads=width),
+    st.integers(1, 9), st.integers(1, 12), st.sampled_from([4, 8, 32]),
+)  # fmt: skip
+attentions = st.builds(
+    lambda rows, group, kv_heads, width: Attention(
+        rows=rows, heads=group * kv_heads, kv_heads=kv_heads, head_dim=width
+    ),
+    st.integers(1, 9), st.integers(1, 4), st.integers(1, 4), st.sampled_from([4, 8]),
+)  # fmt: skip
+convs = st.builds(
+    Conv, rows=st.integers(1, 300), channels_in=st.just(4), channels_out=st.integers(1, 50), kernel=st.integers(1, 7),
+    dilation=st.integers(1, 3), stride=st.integers(1, 5),
+)  # fmt: skip
+argmaxes = st.builds(Argmax, width=st.integers(1, 300), rows=st.integers(1, 4))
+SHAPES: dict[type, st.SearchStrategy[Shape]] = {
+    Gather: gathers,
+    Matmul: plain_matmuls | headed_matmuls,
+    Attention: attentions,
+    Conv: convs,
+    Argmax: argmaxes,
+}
+
+
+def output_of(shape: Shape, batch: int) -> tuple[int, int, int]:
+    """Requests, rows and columns of a shape's output."""
+    match shape:
+        case Gather(rows=rows, width=width):
+            return batch, rows, width
+        case Matmul(rows=rows, outer=outer):
+            return batch, rows, outer
+        case Attention(rows=rows, heads=heads, head_dim=width):
+            return batch, rows, heads * width
+        case Conv(rows=rows, stride=stride, channels_out=channels):
+            return batch, rows * stride, channels
+        case Argmax(rows=rows):
+            return batch, rows, 1
+
+
+def test_every_family_has_a_strategy_here() -> None:
+    assert set(SHAPES) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", SHAPES, ids=lambda family: family.__name__)
+def test_tiles_cover_every_element_of_an_output_once(family: type) -> None:
+    @settings(max_examples=150, deadline=None)
+    @given(SHAPES[family], st.integers(1, 9), st.integers(1, 8))
+    def check(shape: Shape, batch: int, count: int) -> None:
+        covered = np.zeros(output_of(shape, batch), int)
+        boxes = boxes_of(shape, batch, count)
+        for box in boxes:
+            assert min(box.extent) >= 1
+            assert all(stop <= size for stop, size in zip(box[1::2], covered.shape, strict=True)), "beyond the output"
+            covered[tuple(slice(*box[axis : axis + 2]) for axis in (0, 2, 4))] += 1
+        assert (covered == 1).all()
+        assert sum(int(np.prod(box.extent)) for box in boxes) == covered.size
+        assert 1 <= len(boxes) <= count
+
+    check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(headed_matmuls | attentions, st.integers(1, 9), st.integers(1, 8))
+def test_heads_are_not_split(shape: Shape, batch: int, count: int) -> None:
+    width = shape.heads if isinstance(shape, Matmul) else shape.head_dim  # type: ignore[union-attr]
+    assert all(box.column_start % width == box.column_stop % width == 0 for box in boxes_of(shape, batch, count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(list(SHAPES)).flatmap(SHAPES.__getitem__), st.integers(1, 9), st.integers(1, 8))
+def test_tiles_of_one_operator_are_near_equal(shape: Shape, batch: int, count: int) -> None:
+    """In units that the family cuts by: no tile has over one unit more than another, the last unit may be short."""
+    extents = np.array([box.extent for box in boxes_of(shape, batch, count)])
+    spread = extents.max(axis=0) - extents.min(axis=0)
+    unit = shape.heads or 16 if isinstance(shape, Matmul) else shape.head_dim if isinstance(shape, Attention) else 16
+    row_unit = 16 * shape.stride if isinstance(shape, Conv) else 1
+    assert (spread <= [1, 2 * row_unit - 1, 2 * unit - 1]).all()
+    assert (spread > 0).sum() <= 1, "cut along more than one axis"
+
+
+def test_two_boxes_meet_where_they_share_an_element() -> None:
+    rng = random.Random(0)
+
+    def some() -> Box:
+        edges = [sorted(rng.sample(range(5), 2)) for _ in range(3)]
+        return Box(*(edge for pair in edges for edge in pair))
+
+    for _ in range(500):
+        a, b = some(), some()
+        mark = np.zeros((5, 5, 5), int)
+        for box in (a, b):
+            mark[tuple(slice(*box[axis : axis + 2]) for axis in (0, 2, 4))] += 1
+        assert a.meets(b) == b.meets(a) == bool((mark == 2).any())
+
+
+# -- the event graph ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
+def test_demo_tts_lowers_to_an_acyclic_graph_in_program_order(configuration: Configuration) -> None:
+    result = lowered(DEMO, 2, configuration)
+    graph = to_networkx(result.tiles, result.events)
+    assert nx.is_directed_acyclic_graph(graph)
+    assert graph.number_of_nodes() == len(result.tiles) + len(result.events.threshold)
+    assert all(graph.out_degree(("tile", t)) == 1 for t in range(len(result.tiles)))
+    assert all(
+        graph.in_degree(("event", e)) == threshold == graph.nodes["event", e]["threshold"]
+        for e, threshold in enumerate(result.events.threshold)
+    )
+    assert set(result.tiles.lane) == set(range(configuration.workers))
+    assert result.item_stop == (1, 21, 145, *range(146, 158))
+
+
+@pytest.mark.parametrize(("batch", "configuration"), [
+    (1, Configuration(1)), (1, Configuration(2)), (1, Configuration(2, 2)), (1, Configuration(4, 2)),
+    (2, Configuration(3)), (3, Configuration(2)), (3, Configuration(2, 2)), (5, Configuration(4, 2)),
+    (9, Configuration(2)),
+], ids=str)  # fmt: skip
+def test_tiles_of_demo_tts_wait_for_all_that_they_need(batch: int, configuration: Configuration) -> None:
+    result = lowered(DEMO, batch, configuration)
+    assert missing(result.tiles, result.events, Memory(batch)) == []
+
+
+@pytest.mark.parametrize("frames", [1, 3])
+def test_longer_and_shorter_chunks_wait_for_all_that_they_need(frames: int) -> None:
+    program = demo_tts.program(first_frames=frames, chunk_frames=frames)
+    for nodes, frame0 in ((program.first, 0), (program.further, frames)):
+        result = lower(items(nodes), {}, 2, Configuration(2, 2))
+        memory = Memory(2)
+        memory.writers.clear()
+        assert missing(result.tiles, result.events, memory) == [], frame0
+
+
+def typed_program(rng: random.Random) -> tuple[Program, tuple[int, int]]:
+    """A random program whose tensors have shapes that fit, and its (heads, kv_heads).
+
+    ``x*`` are rows of features, ``y*`` and ``z*`` time × channels before and after an upsampling; a tensor is often
+    overwritten while others still read it, which is what the events must prevent.
+    """
+    rows, width = rng.choice((1, 1, 3)), 32
+    kv_heads, head_dim = rng.choice((1, 2, 3)), 8
+    heads = kv_heads * rng.choice((1, 2, 4))
+    time, channels, narrow, stride = rng.choice((2, 5, 64, 70)), 8, 6, rng.choice((2, 3))
+    count = iter(range(1000))
+
+    def pick(letter: str, *, but: str = "") -> str:
+        return rng.choice([f"{letter}{i}" for i in range(3) if f"{letter}{i}" != but])
+
+    def operator(around: tuple[str, ...]) -> Operator:
+        x, z, y = pick("x"), pick("z"), pick("y")
+        other, other_y, other_z = pick("x", but=x), pick("y", but=y), pick("z", but=z)
+        q, kv = rng.choice(("q0", "q1")), rng.choice(("kv0", "kv1"))
+        loop = rng.choice(("", *around))
+        attention = Attention(rows=rows, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+        qkv = Matmul(rows=rows, inner=width, outer=(heads + 2 * kv_heads) * head_dim, norm=True, heads=head_dim)
+        window = {"kernel": rng.choice((1, 2, 7)), "dilation": rng.choice((1, 3))}
+        near = Conv(rows=time, channels_in=channels, channels_out=channels, **window)
+        up = Conv(rows=time, channels_in=channels, channels_out=narrow, stride=stride)
+        far = Conv(rows=time * stride, channels_in=narrow, channels_out=narrow, **window)
+        mix = Conv(rows=time * stride, channels_in=narrow, channels_out=narrow, residual=True, **window)
+        last = Conv(rows=time * stride, channels_in=narrow, channels_out=1, kernel=7)
+        choices: list[tuple[Shape, tuple[str, ...], tuple[str, ...]]] = [
+            (Matmul(rows=rows, inner=width, outer=width), (x,), (other,)),
+            (Matmul(rows=rows, inner=width, outer=width, residual=True), (x, other), (other,)),
+            (Matmul(rows=rows, inner=width, outer=96, gated=True), (x,), ("f",)),
+            (Matmul(rows=rows, inner=96, outer=width, residual=True), ("f", x), (x,)),
+            (qkv, (x,), (q, kv)),
+            (attention, (q, kv), ("a",)),
+            (Matmul(rows=rows, inner=heads * head_dim, outer=width, residual=True), ("a", x), (x,)),
+            (Matmul(rows=rows, inner=width, outer=64), (x,), ("l",)),
+            (Argmax(width=64, rows=rows), ("l",), ("codes",)),
+            (Gather(rows=rows, tables=1, entries=9, width=width, extra=True), ("codes", x), (other,)),
+            (Gather(rows=time, tables=2, entries=9, width=channels), ("codes",), (y,)),
+            (near, (y,), (other_y,)), (near, (other_y,), (y,)), (up, (y,), (z,)), (far, (z,), (other_z,)),
+            (mix, (z, other_z), (other_z,)), (mix, (z, z), (other_z,)), (last, (z,), ("pcm",)),
+        ]  # fmt: skip
+        shape, reads, writes = rng.choice(choices)
+        if kind and rng.random() < 0.8:
+            fitting = [c for c in choices if isinstance(c[0], kind)]
+            shape, reads, writes = rng.choice(fitting)
+        position = {"position": rng.randrange(4), "position_loop": loop} if shape in (qkv, attention) else {}
+        return Operator(name=f"op{next(count)}", shape=shape, reads=reads, writes=writes, **position)  # type: ignore[arg-type]
+
+    def nodes(around: tuple[str, ...], depth: int) -> tuple[Node, ...]:
+        made: list[Node] = [operator(around) for _ in range(rng.randrange(1, 7))]
+        if depth < 2 and rng.random() < 0.7:
+            name = f"loop{next(count)}"
+            made.insert(
+                rng.randrange(len(made) + 1), Loop(name, rng.randrange(1, 4), nodes((*around, name), depth + 1))
+            )
+        return tuple(made)
+
+    kind = rng.choice((None, Conv, (Matmul, Attention)))
+    first = nodes((), 0)
+    return Program("typed", first, first), (heads, kv_heads)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 9), st.sampled_from(CONFIGURATIONS))
+def test_tiles_of_random_programs_wait_for_all_that_they_need(
+    seed: int, batch: int, configuration: Configuration
+) -> None:
+    rng = random.Random(seed)
+    program, (heads, kv_heads) = typed_program(rng)
+    level = rng.choice(levels(program))
+    index = {loop.name: rng.randrange(loop.count) for loop in level.around}
+    result = lower(level.items, index, batch, configuration)
+    assert missing(result.tiles, result.events, Memory(batch, heads, kv_heads)) == []
+    assert nx.is_directed_acyclic_graph(to_networkx(result.tiles, result.events))
+
+
+def test_the_oracle_sees_a_dropped_wait() -> None:
+    """Drop any one wait that nothing else implies, and the oracle names the tile: it is not blind."""
+    result = lowered(demo_tts.program(first_frames=1, chunk_frames=1), 1, Configuration(2))
+    events, seen, implied = result.events, 0, 0
+    rng = random.Random(0)
+    for at in rng.sample(range(len(events.wait_event)), 25):
+        tile = int(np.searchsorted(events.wait_ptr, at, side="right")) - 1
+        ptr = events.wait_ptr.copy()
+        ptr[tile + 1 :] -= 1
+        broken = EventGraph(events.signal, events.threshold, ptr, np.delete(events.wait_event, at))
+        if ancestors(result.tiles, broken) == ancestors(result.tiles, events):
+            implied += 1
+        else:
+            seen += bool(missing(result.tiles, broken, Memory(1)))
+    assert seen >= 20
+    assert seen + implied >= 23
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
+def test_few_waits_are_implied_by_others(configuration: Configuration) -> None:
+    """Counted against networkx's transitive reduction: a wait costs the runtime a look at a counter."""
+    result = lowered(DEMO, 2, configuration)
+    graph = to_networkx(result.tiles, result.events)
+    reduced = nx.transitive_reduction(graph)
+    waits = len(result.events.wait_event)
+    needed = sum(kind == "event" for kind, _ in (source for source, _ in reduced.edges))
+    assert waits <= 1.25 * needed, f"{waits} waits, {needed} needed"
+    per_tile = np.diff(result.events.wait_ptr.astype(int))
+    assert per_tile.max() <= 2 * configuration.workers * configuration.tiles_per_worker + 1
+
+
+def test_an_operator_whose_readers_need_all_of_it_has_one_event() -> None:
+    result = lowered(DEMO, 1, Configuration(2, 2))
+    events_of: dict[str, set[int]] = {}
+    calls_of = Counter(call.operator.name for call in result.tiles.calls)
+    for tile, event in enumerate(result.events.signal):
+        name = result.tiles.calls[int(result.tiles.call[tile])].operator.name
+        events_of.setdefault(name, set()).add(int(event))
+    assert len(events_of["talker.gate_up"]) == calls_of["talker.gate_up"]
+    assert len(events_of["codec.up2"]) == 4 * calls_of["codec.up2"]
+
+
+# -- what a tile needs of one producer ---------------------------------------------------------------------------------
+
+
+def needs_of(reader: Operator, producer: Operator, count: int = 4, batch: int = 1) -> list[set[int]]:
+    """For each tile of ``reader``, which of ``producer``'s tiles come before it."""
+    sequence = (Call(producer, {}), Call(reader, {}))
+    result = lower_calls(sequence, (1, 2), batch, Configuration(count))
+    made, before = result.tiles.of_call(0), ancestors(result.tiles, result.events)
+    return [{t for t in made if before[tile] >> t & 1} for tile in result.tiles.of_call(1)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(convs, st.integers(1, 3), st.integers(1, 8))
+def test_a_convolution_waits_for_its_window_and_no_more(shape: Conv, batch: int, count: int) -> None:
+    above = Conv(rows=shape.rows, channels_in=4, channels_out=shape.channels_in)
+    producer = Operator(name="p", shape=above, reads=("x",), writes=("y",))
+    reader = Operator(name="r", shape=shape, reads=("y",), writes=("z",))
+    made, mine = boxes_of(above, batch, count), boxes_of(shape, batch, count)
+    for got, box in zip(needs_of(reader, producer, count, batch), mine, strict=True):
+        window = conv_inputs(shape, *box[2:4])
+        expected = {
+            i for i, piece in enumerate(made)
+            if piece.request_start < box.request_stop and box.request_start < piece.request_stop
+            and any(piece.row_start <= row < piece.row_stop for row in range(window[0], window[-1] + 1))
+        }  # fmt: skip
+        assert got == expected
+
+
+def test_an_attention_tile_waits_for_its_own_heads() -> None:
+    #   heads        q0 q1 q2 q3 | k0 k1 | v0 v1     each a tile of 8 columns; q0 and q1 share k0 and v0
+    qkv = Operator(name="qkv", shape=Matmul(rows=1, inner=32, outer=64, heads=8), reads=("x",), writes=("q", "kv"))
+    attention = Attention(rows=1, heads=4, kv_heads=2, head_dim=8)
+    reader = Operator(name="a", shape=attention, reads=("q", "kv"), writes=("a",))
+    assert needs_of(reader, qkv, 8) == [{0, 4, 6}, {1, 4, 6}, {2, 5, 7}, {3, 5, 7}]
+
+
+SEPARATE = {
+    "queries alone": (Matmul(rows=1, inner=32, outer=32, heads=8), ("q",)),
+    "keys and values alone": (Matmul(rows=1, inner=32, outer=32, heads=8), ("kv",)),
+    "other heads": (Matmul(rows=1, inner=32, outer=96, heads=8), ("q", "kv")),
+}
+
+
+@pytest.mark.parametrize(("shape", "writes"), SEPARATE.values(), ids=SEPARATE)
+def test_attention_waits_for_all_of_a_product_whose_columns_it_cannot_tell(
+    shape: Matmul, writes: tuple[str, ...]
+) -> None:
+    attention = Attention(rows=1, heads=4, kv_heads=2, head_dim=8)
+    reader = Operator(name="a", shape=attention, reads=("q", "kv"), writes=("a",))
+    producer = Operator(name="p", shape=shape, reads=("x",), writes=writes)
+    assert needs_of(reader, producer) == [{0, 1, 2, 3}] * 4
+
+
+UNEVEN = {
+    "longer input": (Conv(rows=640, channels_in=4, channels_out=4), Conv(rows=320, channels_in=4, channels_out=4)),
+    "shorter input": (Gather(rows=4, tables=1, entries=9, width=4), Conv(rows=320, channels_in=4, channels_out=4)),
+}
+
+
+@pytest.mark.parametrize(("above", "shape"), UNEVEN.values(), ids=UNEVEN)
+def test_a_convolution_waits_for_all_of_an_input_of_another_length(above: Shape, shape: Conv) -> None:
+    producer = Operator(name="p", shape=above, reads=("x",), writes=("y",))
+    reader = Operator(name="r", shape=shape, reads=("y",), writes=("z",))
+    everything = set(range(len(boxes_of(above, 1, 4))))
+    assert all(got == everything for got in needs_of(reader, producer))
+
+
+def test_only_a_residual_needs_its_own_box_alone() -> None:
+    producer = Operator(name="p", shape=Conv(rows=128, channels_in=4, channels_out=4), reads=("x",), writes=("y",))
+    for residual, expected in ((True, [{0}, {1}, {2}, {3}]), (False, [{0, 1, 2, 3}] * 4)):
+        shape = Conv(rows=128, channels_in=4, channels_out=4, residual=residual)
+        reader = Operator(name="r", shape=shape, reads=("other", "y"), writes=("z",))
+        assert needs_of(reader, producer) == expected
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def small_graph() -> tuple[TileGraph, EventGraph]:
+    """Two tiles of one call signal event 0, a third waits for it and signals event 1."""
+    gather, argmax = (
+        Operator(name=name, shape=shape, reads=("a",), writes=("b",))
+        for name, shape in (("first", Gather(rows=1, tables=1, entries=9, width=4)), ("second", Argmax(width=4)))
+    )
+    tiles = TileGraph(
+        calls=(Call(gather, {}), Call(argmax, {})), call=np.array([0, 0, 1], np.uint32),
+        lane=np.array([0, 1, 0], np.uint32), boxes=(Box(0, 1, 0, 1, 0, 4), Box(1, 2, 0, 1, 0, 4), Box(0, 2, 0, 1, 0, 1)),
+        lanes=2,
+    )  # fmt: skip
+    events = EventGraph(
+        signal=np.array([0, 0, 1], np.uint32), threshold=np.array([2, 1], np.uint32),
+        wait_ptr=np.array([0, 0, 0, 1], np.uint32), wait_event=np.array([0], np.uint32),
+    )  # fmt: skip
+    return tiles, events
+
+
+BROKEN_EVENTS = {
+    "too high": ({"threshold": [3, 1]}, "event 0 fires after 3 signals but 2 tiles signal it: .*wait for ever"),
+    "too low": ({"threshold": [1, 1]}, "event 0 fires after 1 signals but 2 tiles signal it: .*start early"),
+    "own event": ({"wait_event": [1]}, "tile 2 waits for event 1, which tile 2 signals no earlier: deadlock"),
+    "later tile": ({"wait_ptr": [0, 1, 1, 1]}, "tile 0 waits for event 0, which tile 1 signals no earlier: deadlock"),
+    "unknown signal": ({"signal": [0, 0, 2]}, "an event index is beyond the 2 events"),
+    "unknown wait": ({"wait_event": [2]}, "an event index is beyond the 2 events"),
+    "short": ({"signal": [0, 0]}, "3 tiles, 2 signals, 3 wait lists"),
+    "waits fall": ({"wait_ptr": [0, 1, 0, 1]}, "wait_ptr must rise from 0 to the number of waits, 1"),
+    "waits left over": ({"wait_ptr": [0, 0, 0, 0]}, "wait_ptr must rise from 0 to the number of waits, 1"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), BROKEN_EVENTS.values(), ids=BROKEN_EVENTS)
+def test_an_event_graph_that_would_hang_or_race_is_refused(change: dict[str, list[int]], reason: str) -> None:
+    tiles, events = small_graph()
+    check_events(tiles, events)
+    broken = dataclasses.replace(events, **{name: np.array(values, np.uint32) for name, values in change.items()})
+    with pytest.raises(GraphError, match=reason):
+        check_events(tiles, broken)
+
+
+BROKEN_TILES = {
+    "lengths": ({"lane": np.array([0, 1], np.uint32)}, "3 boxes, 3 calls, 2 lanes: lengths differ"),
+    "order": ({"call": np.array([0, 1, 0], np.uint32)}, "tiles are not in program order"),
+    "no tile": ({"call": np.array([0, 0, 0], np.uint32)}, "call 1 of 'second' has no tile"),
+    "lane": ({"lane": np.array([0, 2, 0], np.uint32)}, "tile 1 waits in lane 2; there are 2"),
+    "empty box": (
+        {"boxes": (Box(0, 1, 0, 1, 0, 4), Box(1, 1, 0, 1, 0, 4), Box(0, 2, 0, 1, 0, 1))},
+        "tile 1 of 'first': .*is empty or negative; bounds are half-open",
+    ),
+    "negative box": (
+        {"boxes": (Box(0, 1, 0, 1, -4, 4), Box(1, 2, 0, 1, 0, 4), Box(0, 2, 0, 1, 0, 1))},
+        "tile 0 of 'first': .*is empty or negative",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), BROKEN_TILES.values(), ids=BROKEN_TILES)
+def test_a_broken_tile_graph_is_refused_by_tile_and_operator(change: dict[str, object], reason: str) -> None:
+    tiles, _ = small_graph()
+    check_tiles(tiles)
+    with pytest.raises(GraphError, match=reason):
+        check_tiles(dataclasses.replace(tiles, **change))  # type: ignore[arg-type]
