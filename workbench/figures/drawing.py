@@ -16,7 +16,7 @@ from workbench.errors import WorkbenchError
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 HATCHES = ("", "/", ".", "\\", "x", "-", "|", "+")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down", "cross")
-INK, FAINT = "#222222", "#999999"
+INK, GRID = "#222222", "#E6E9EE"
 FONT_SIZE, CAPTION_SIZE, CAPTION_WIDTH = 13, 11, 150
 
 
@@ -34,6 +34,11 @@ def require(table: pd.DataFrame, columns: Iterable[str], where: str) -> None:
         )
     if table.empty:
         raise WorkbenchError(f"{where}: the table has no rows, so there is nothing to draw")
+
+
+def blank() -> go.Figure:
+    """A figure without a template: templates are large, and copied again with every change."""
+    return go.Figure(layout={"template": "none"})
 
 
 def colour(rank: int) -> str:
@@ -70,19 +75,20 @@ def frame(
     """Give a figure its title, axis titles, legend above the plot and caption below it."""
     lines = textwrap.wrap(" ".join(part for part in caption if part), CAPTION_WIDTH)
     below = 62 + 15 * len(lines)
+    note = {
+        "text": "<br>".join(map(safe, lines)), "showarrow": False, "align": "left", "name": "caption",
+        "font": {"size": CAPTION_SIZE, "color": "#555555"}, "x": 0, "xref": "paper", "xanchor": "left",
+        "y": 0, "yref": "paper", "yanchor": "top", "yshift": -48,
+    }  # fmt: skip
+    axis = {"automargin": True, "gridcolor": GRID, "zerolinecolor": GRID, "zerolinewidth": 1, "linecolor": GRID}
     figure.update_layout(
-        template="plotly_white",
         title={"text": safe(title), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top",
                "pad": {"t": 10}, "font": {"size": 16}},
         font={"family": "Liberation Sans, Arial, Helvetica, sans-serif", "size": FONT_SIZE, "color": INK},
         height=height + below, margin={"l": 80, "r": 25, "t": 70 if legend else 50, "b": below},
-        showlegend=legend,
+        showlegend=legend, plot_bgcolor="white", paper_bgcolor="white",
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "font": {"size": 12}},
-    )  # fmt: skip
-    figure.update_xaxes(title_text=x, automargin=True)
-    figure.update_yaxes(title_text=y, automargin=True)
-    figure.add_annotation(
-        text="<br>".join(map(safe, lines)), showarrow=False, align="left", font={"size": CAPTION_SIZE, "color": "#555555"},
-        x=0, xref="paper", xanchor="left", y=0, yref="paper", yanchor="top", yshift=-48, name="caption",
+        xaxis={**axis, "title": {"text": x}}, yaxis={**axis, "title": {"text": y}},
+        annotations=[*figure.layout.annotations, note],
     )  # fmt: skip
     return figure

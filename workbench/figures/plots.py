@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.drawing import INK, SYMBOLS, colour, frame, look, ordered, origins, require, safe
+from workbench.figures.drawing import INK, SYMBOLS, blank, colour, frame, look, ordered, origins, require, safe
 
 TTFO_COLUMNS = ("batch", "composition", "source", "ttfo_us", "low_us", "high_us", "provenance")
 SCATTER_COLUMNS = (
@@ -33,7 +33,7 @@ def _bars(low: pd.Series, middle: pd.Series, high: pd.Series) -> dict[str, objec
 def ttfo_by_batch(table: pd.DataFrame, caption: str = "") -> go.Figure:
     """Time to first output against batch, a line a composition and source; ``table`` has TTFO_COLUMNS."""
     require(table, TTFO_COLUMNS, "ttfo_by_batch")
-    names, figure = ordered(table["composition"]), go.Figure()
+    names, figure = ordered(table["composition"]), blank()
     for (name, source), group in table.groupby(["composition", "source"], sort=False):
         rank, group = names.index(str(name)), group.sort_values("batch")
         predicted = source == "predicted"
@@ -60,7 +60,7 @@ def ttfo_by_batch(table: pd.DataFrame, caption: str = "") -> go.Figure:
 def predicted_vs_measured(table: pd.DataFrame, caption: str = "") -> go.Figure:
     """Predicted against measured with the diagonal, a marker a batch and composition; has SCATTER_COLUMNS."""
     require(table, SCATTER_COLUMNS, "predicted_vs_measured")
-    figure, shapes = go.Figure(), ordered(table["shape"])
+    figure, shapes = blank(), ordered(table["shape"])
     edge = table[["predicted_low_us", "measured_low_us"]].min().min() * 0.85
     top = table[["predicted_high_us", "measured_high_us"]].max().max() * 1.18
     figure.add_scatter(
@@ -96,7 +96,7 @@ def ranking(table: pd.DataFrame, caption: str = "", rows: int = RANKING_ROWS) ->
     unnamed = shown["composition"] == shown["digest"]
     title = shown["composition"].where(~unnamed, shown["shape"] + " " + shown["digest"].str[:6])
     names = [f"{place}. {safe(name)}" for place, name in zip(shown["place"], title, strict=True)]
-    figure = go.Figure()
+    figure = blank()
     for tied, label, ink in ((True, "tied with the best", colour(0)), (False, "slower, resolved", colour(5))):
         mine = shown["tied"].to_numpy(bool) == tied
         part = shown[mine]
@@ -122,7 +122,7 @@ def causes_bar(table: pd.DataFrame, caption: str = "") -> go.Figure:
     require(table, CAUSES_COLUMNS, "causes_bar")
     several = table["batch"].nunique() > 1
     bars = table["composition"].astype(str) + (", batch " + table["batch"].astype(str) if several else "")
-    figure = go.Figure()
+    figure = blank()
     for cause in ordered(table["cause"]):
         part = table["cause"] == cause
         rank = CAUSE_ORDER.index(cause) if cause in CAUSE_ORDER else len(CAUSE_ORDER)
@@ -149,7 +149,8 @@ def waterfall(table: pd.DataFrame, caption: str = "") -> go.Figure:
     table = table[(table["base_us"] != 0) | (table["other_us"] != 0)]
     steps = table["difference_us"].tolist()
     total = float(table["base_us"].sum())
-    figure = go.Figure(
+    figure = blank()
+    figure.add_trace(
         go.Waterfall(
             x=["from", *(safe(cause.replace("_", " ")) for cause in table["cause"]), "to"],
             y=[total, *steps, 0.0], measure=["absolute", *["relative"] * len(steps), "total"],

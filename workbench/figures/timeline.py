@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.figures.drawing import INK, colour, frame, ink_on, look, ordered, origins, require, safe
+from workbench.figures.drawing import INK, blank, colour, frame, ink_on, look, ordered, origins, require, safe
 
 TIMELINE_COLUMNS = ("lane", "op_name", "stage", "begin_ns", "end_ns", "provenance")
 CHAIN_COLUMNS = (
@@ -29,7 +29,7 @@ def tile_timeline(spans: pd.DataFrame, caption: str = "") -> go.Figure:
     require(spans, TIMELINE_COLUMNS, "tile_timeline")
     is_launch = spans["lane"] < 0
     workers = sorted(int(lane) for lane in spans.loc[~is_launch, "lane"].unique())
-    figure = go.Figure()
+    figure = blank()
     kinds = KIND_LOOKS if is_launch.any() else {}
     for kind, marker in kinds.items():
         _lane_bars(figure, spans[is_launch & (spans["stage"] == kind)], f"{kind} launch", dict(marker), 0.5)
@@ -67,7 +67,7 @@ def composition_strip(table: pd.DataFrame, caption: str = "") -> go.Figure:
     require(table, CHAIN_COLUMNS, "composition_strip")
     right = table["conventional_us"].cumsum()
     left = right - table["conventional_us"]
-    figure = go.Figure()
+    figure = blank()
     for region, group in table.groupby("region", sort=True):
         first, rank = group.iloc[0], int(str(region)) - 1
         marker: dict[str, object] = {"color": colour(rank), "line": {"color": "white", "width": 1}}

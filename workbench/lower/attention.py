@@ -20,10 +20,10 @@ def boxes(shape: Shape, batch: int, count: int) -> list[Box]:
 def needs(shape: Shape, box: Box, tensor_rank: int, producer: Shape) -> list[Box] | None:
     """Columns of the QKV product that hold this tile's query heads and their key and value heads."""
     assert isinstance(shape, Attention)
-    if not (isinstance(producer, Matmul) and producer.heads == shape.head_dim):
-        return None
     width, group = shape.head_dim, shape.heads // shape.kv_heads
     queries, keys = shape.heads * width, shape.kv_heads * width
+    if not (isinstance(producer, Matmul) and producer.heads == width and producer.outer == queries + 2 * keys):
+        return None
     first = box.column_start // width // group * width
     last = ((box.column_stop - 1) // width // group + 1) * width
     columns = [

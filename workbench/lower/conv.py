@@ -29,8 +29,11 @@ def needs(shape: Shape, box: Box, tensor_rank: int, producer: Shape) -> list[Box
     assert isinstance(shape, Conv)
     if not isinstance(producer, Conv | Gather):
         return None
+    made = producer.rows * (producer.stride if isinstance(producer, Conv) else 1)
     if tensor_rank > 0:
-        return [box]
+        return [box] if shape.residual and tensor_rank == 1 and made == shape.rows * shape.stride else None
+    if made != shape.rows:
+        return None
     reach = 1 if shape.stride > 1 else (shape.kernel - 1) * shape.dilation
     start, stop = box.row_start // shape.stride, -(-box.row_stop // shape.stride)
     return [Box(box.request_start, box.request_stop, max(0, start - reach), stop, 0, FAR)]

@@ -73,14 +73,16 @@ def _dependencies(sequence: tuple[Call, ...], batch: int, count: int) -> list[li
     """What each call waits for: last writers of what it reads, and for what it writes the last writer and all readers.
 
     ``before[c]`` is the set of calls (as bits) that have wholly ended before any tile of c may start; what it holds
-    needs no event. Writers of one tensor are thereby ordered, so that the last writer stands for all.
+    needs no event. ``after[c]`` is the set that has once all tiles of c have. Writers of one tensor are thereby ordered,
+    so that the last writer stands for all.
     """
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
     before: list[int] = []
+    after: list[int] = []
     result: list[list[Need]] = []
     for number, call in enumerate(sequence):
-        op, done, needs = call.operator, 0, []
+        op, done, ended, needs = call.operator, 0, 0, []
         found: dict[int, list[tuple[tuple[int, ...], ...] | None]] = {}
         for rank, tensor in enumerate(op.reads):
             if tensor in writer:
@@ -96,13 +98,17 @@ def _dependencies(sequence: tuple[Call, ...], batch: int, count: int) -> list[li
                 continue
             if any(part is None for part in parts):
                 merged = None
-                done |= before[source] | 1 << source
+                done |= after[source]
             else:
                 merged = tuple(tuple(sorted(set().union(*tile))) for tile in zip(*[p for p in parts if p], strict=True))
                 done |= before[source]
+                made = boxes_of(sequence[source].operator.shape, batch, count)
+                if len(set().union(*merged)) == len(made):
+                    ended |= after[source]
             needs.append((source, merged))
         result.append(needs)
         before.append(done)
+        after.append(done | ended | 1 << number)
         for tensor in op.reads:
             readers.setdefault(tensor, []).append(number)
         for tensor in op.writes:
