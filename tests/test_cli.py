@@ -63,7 +63,9 @@ def test_a_composition_file_is_predicted_as_what_it_holds(here: Path, capsys: py
     assert from_file["ttfo_ns"] == by_name["ttfo_ns"]
 
 
-def test_select_gives_the_best_first_and_ties_within_the_shortlist(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_select_gives_the_best_first_and_ties_within_the_shortlist(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = run_json(capsys, "select", "demo_tts")
     assert data["best"]["ttfo_ns"] == min(round(row["ttfo_us"] * 1e3) for row in data["shortlist"])
     tied = {row["digest"] for row in data["shortlist"] if row["tied"]}

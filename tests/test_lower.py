@@ -179,9 +179,7 @@ def test_longer_and_shorter_chunks_wait_for_all_that_they_need(frames: int) -> N
     program = demo_tts.program(first_frames=frames, chunk_frames=frames)
     for nodes, frame0 in ((program.first, 0), (program.further, frames)):
         result = lower(items(nodes), {}, 2, Configuration(2, 2))
-        memory = Memory(2)
-        memory.writers.clear()
-        assert missing(result.tiles, result.events, memory) == [], frame0
+        assert missing(result.tiles, result.events, Memory(2)) == [], frame0
 
 
 def typed_program(rng: random.Random) -> tuple[Program, tuple[int, int]]:

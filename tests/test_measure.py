@@ -136,7 +136,7 @@ def test_measured_samples_are_kept_with_their_compositions(module: DemoTTS, benc
     assert len(done) == 4
     assert len(run.samples) == 2 * sum(map(len, chosen.values()))
     assert set(run.compositions) == {c.digest for c in chosen[1]}
-    assert run.record["machine"] and run.record["p95_rule"] and run.record["commit"]
+    assert all(run.record[name] for name in ("machine", "p95_rule", "commit", "versions"))
     orders = run.samples.groupby(["batch", "sample"])["digest"].apply(tuple)
     assert len(set(orders)) > 1, "every round had the same order"
     samples, compositions = store.all_samples(tmp_path)
@@ -155,7 +155,9 @@ def test_a_killed_run_keeps_what_it_had_measured(benched: tuple, tmp_path: Path)
     device, table = benched
     store.save_bench(tmp_path, device, table)
     command = [sys.executable, "-m", "workbench", "measure", "demo_tts", "--batches", "1", "--rounds", "100000"]
-    process = subprocess.Popen([*command, "--store", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, "--store", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:

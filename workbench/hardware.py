@@ -136,39 +136,50 @@ def read_device(path: Path) -> Device:
         raise MeasureError(f"{path}: not JSON ({error}); `workbench bench` writes one") from error
     try:
         overheads = {
-            str(arm): {int(workers): _overheads(entry) for workers, entry in by_workers.items()}
+            str(arm): {_workers(int(workers)): _overheads(entry) for workers, entry in by_workers.items()}
             for arm, by_workers in data["overheads"].items()
         }
         return Device(
-            name=str(data["name"]),
-            workers=int(data["workers"]),
+            name=_text("name", data["name"]),
+            workers=_workers(data["workers"]),
             overheads=overheads,
             machine={str(k): str(v) for k, v in data["machine"].items()},
-            taken=str(data["taken"]),
+            taken=_text("taken", data["taken"]),
             run_spread_frac=_fraction("run_spread_frac", data["run_spread_frac"]),
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise MeasureError(
-            f"{path}: not a device file, {type(error).__name__} {error}; `workbench bench` writes one"
-        ) from error
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        reason = f"{type(error).__name__} {str(error):.120}"
+        raise MeasureError(f"{path}: not a device file, {reason}; `workbench bench` writes one") from error
 
 
 def _overheads(entry: Mapping[str, object]) -> Overheads:
     values: dict[str, int] = {}
     for name in MECHANISM_FIELDS:
         value = entry[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{name}={value!r} is not a count of nanoseconds")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            raise ValueError(f"{name}={value!r:.40} is not a count of nanoseconds below 2^31")
         values[name] = value
     return Overheads(
         **values,
         spread_frac=_fraction("spread_frac", entry["spread_frac"]),
-        source=str(entry["source"]),
+        source=_text("source", entry["source"]),
         provenance=Provenance(str(entry["provenance"])),
     )
 
 
 def _fraction(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"{name}={value!r} is not a fraction")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31:
+        raise ValueError(f"{name}={value!r:.40} is not a fraction")
     return float(value)
+
+
+def _workers(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+        raise ValueError(f"workers={value!r:.40} is not a number of workers")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name}={value!r:.40} is not text")
+    return value

@@ -44,5 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"workbench {arguments.command}: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"workbench {arguments.command}: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr
+        )
         return 2

@@ -76,7 +76,13 @@ def doctor(arguments: argparse.Namespace) -> int:
         findings.append("this machine has no benchmarks yet: workbench bench demo_tts")
     if browser is None:
         findings.append("no Chromium: `workbench figures` leaves out PDF, SVG and PNG")
-    data = {"machine": this_machine(), "versions": versions, "store": str(folder), "browser": browser, "findings": findings}
+    data = {
+        "machine": this_machine(),
+        "versions": versions,
+        "store": str(folder),
+        "browser": browser,
+        "findings": findings,
+    }
     lines = [f"{key}: {value}" for key, value in {**this_machine(), **versions}.items()]
     lines += [f"store: {folder}", f"browser: {browser or 'none'}", *(f"- {line}" for line in findings)]
     options.show(arguments, data, "\n".join(lines))
@@ -107,8 +113,15 @@ def bench(arguments: argparse.Namespace) -> int:
         device, table = cpu_bench.bench(DemoTTS(), program, arguments.batches, workers, today, tick)
     store.save_bench(folder, device, table)
     rows = table.rows
-    data = {"store": str(folder), "rows": len(rows), "batches": table.batches, "run_spread_frac": device.run_spread_frac}
-    shown = rows[rows["batch"] == table.batches[0]].groupby(["operator", "position", "how"])["median_ns"].max().unstack()
+    data = {
+        "store": str(folder),
+        "rows": len(rows),
+        "batches": table.batches,
+        "run_spread_frac": device.run_spread_frac,
+    }
+    shown = (
+        rows[rows["batch"] == table.batches[0]].groupby(["operator", "position", "how"])["median_ns"].max().unstack()
+    )
     text = (
         f"slowest tile of each operator at batch {table.batches[0]}, ns (measured here):\n{shown.to_string()}\n"
         f"{len(rows)} rows in {folder}; two passes differ by {device.run_spread_frac:.1%}"
@@ -202,7 +215,9 @@ def runs(arguments: argparse.Namespace) -> int:
         }
         for run in found
     ]
-    text = pd.DataFrame(rows).to_string(index=False) if rows else f"{folder} holds no runs; `workbench measure` makes one"
+    text = (
+        pd.DataFrame(rows).to_string(index=False) if rows else f"{folder} holds no runs; `workbench measure` makes one"
+    )
     options.show(arguments, {"store": str(folder), "runs": rows}, text)
     return 0
 
@@ -213,7 +228,15 @@ def compare(arguments: argparse.Namespace) -> int:
 
     folder = options.store_of(arguments.device)
     comparison = compare_store(folder, options.program_of(arguments))
-    columns = ["batch", "composition", "predicted_us", "measured_us", "measured_low_us", "measured_high_us", "error_frac"]
+    columns = [
+        "batch",
+        "composition",
+        "predicted_us",
+        "measured_us",
+        "measured_low_us",
+        "measured_high_us",
+        "error_frac",
+    ]
     data = {
         "table": options.records(comparison.table),
         "by_batch": options.records(comparison.by_batch),

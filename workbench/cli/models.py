@@ -83,7 +83,8 @@ def predict(arguments: argparse.Namespace) -> int:
     )
     if difference is not None:
         data["profile"] = options.records(difference)
-        text.append(f"eager times from the profile against the benchmarks, ns a call:\n{difference.round(2).to_string(index=False)}")
+        shown = difference.round(2).to_string(index=False)
+        text.append(f"eager times from the profile against the benchmarks, ns a call:\n{shown}")
     if arguments.trace:
         _write_trace(pricer, composition, arguments.trace)
         text.append(f"trace: {arguments.trace}")
@@ -143,7 +144,11 @@ def classify(arguments: argparse.Namespace) -> int:
 
     pricers = {batch: options.pricer_of(arguments, batch) for batch in arguments.batches}
     with tqdm(total=len(pricers), desc="batches", disable=None, leave=False) as bar:
-        category = name_category(pricers, tick=lambda batch: bar.update() and None)
+
+        def tick(batch: int) -> None:
+            bar.update()
+
+        category = name_category(pricers, tick=tick)
     data = {
         "category": category.name,
         "probabilities": dict(category.probabilities),

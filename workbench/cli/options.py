@@ -38,7 +38,9 @@ def add_model(command: argparse.ArgumentParser) -> None:
 def add_device(command: argparse.ArgumentParser) -> None:
     """--device."""
     command.add_argument(
-        "--device", default="cpu", help="cpu (this machine, after `workbench bench`), a shipped machine's name, or a store's path"
+        "--device",
+        default="cpu",
+        help="cpu (this machine, after `workbench bench`), a shipped machine's name, or a store's path",
     )
 
 
@@ -63,7 +65,9 @@ def store_of(device: str) -> Path:
         return shipped[device]
     if (path := Path(device)).is_dir():
         return path
-    raise MeasureError(f"no device is called {device!r}; there are: cpu, {', '.join(sorted(shipped))}, or a store's path")
+    raise MeasureError(
+        f"no device is called {device!r}; there are: cpu, {', '.join(sorted(shipped))}, or a store's path"
+    )
 
 
 def pricer_of(arguments: argparse.Namespace, batch: int) -> Pricer:

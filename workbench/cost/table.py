@@ -6,6 +6,7 @@ the answer says which. Only attention depends on the position; other operators a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from workbench.compose import Configuration
-from workbench.errors import MeasureError
+from workbench.errors import CompositionError, MeasureError
 from workbench.hardware import Provenance, worst
 from workbench.lower.lowering import operator_tiles
 from workbench.program import Attention, Call, Operator
@@ -33,6 +34,7 @@ COLUMNS: dict[str, str] = {
     "q75_ns": "int64",
     "samples": "int64",
 }
+LARGEST = 2**53  # beyond, a float64 does not hold every whole number
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _between_batches(
 
 
 def check_table(rows: pd.DataFrame, where: str) -> None:
-    """Raise MeasureError unless ``rows`` has COLUMNS with positive, ordered times and no row twice."""
+    """Raise MeasureError unless ``rows`` has COLUMNS with positive, ordered times, and each operator's tiles once."""
     missing = [name for name in COLUMNS if name not in rows.columns]
     if missing:
         raise MeasureError(f"{where} lacks {', '.join(missing)}; it has {', '.join(map(str, rows.columns))}")
@@ -166,9 +168,13 @@ def check_table(rows: pd.DataFrame, where: str) -> None:
         column = next(name for name in COLUMNS if rows[name].isna().any())
         raise MeasureError(f"{where}: a value of {column} is missing; leave the row out instead")
     for name, kind in COLUMNS.items():
+        if kind == "str" and not pd.api.types.is_string_dtype(rows[name]):
+            raise MeasureError(f"{where}: column {name} holds {rows[name].dtype}; text is needed")
         if kind == "int64" and not pd.api.types.is_integer_dtype(rows[name]):
             raise MeasureError(f"{where}: column {name} holds {rows[name].dtype}; whole numbers are needed")
-    bad = rows[(rows["median_ns"] < 1) | (rows["q25_ns"] > rows["median_ns"]) | (rows["q75_ns"] < rows["median_ns"])]
+        if kind == "int64" and (rows[name] >= LARGEST).any():
+            raise MeasureError(f"{where}: column {name} holds {rows[name].max()}; whole numbers below 2^53 are needed")
+    bad = rows[(rows["q25_ns"] < 1) | (rows["q25_ns"] > rows["median_ns"]) | (rows["q75_ns"] < rows["median_ns"])]
     if len(bad):
         first = bad.iloc[0]
         raise MeasureError(
@@ -177,19 +183,50 @@ def check_table(rows: pd.DataFrame, where: str) -> None:
         )
     if (rows["batch"] < 1).any() or (rows["position"] < 0).any() or (rows["tile"] < 0).any():
         raise MeasureError(f"{where}: batch must be at least 1, position and tile at least 0")
+    if (rows["samples"] < 1).any():
+        raise MeasureError(f"{where}: samples must be at least 1; leave a row without samples out")
     twice = rows.duplicated(["operator", "batch", "position", "how", "tile"])
     if twice.any():
         first = rows[twice].iloc[0]
         raise MeasureError(f"{where}: {first['operator']} tile {first['tile']} at batch {first['batch']} stands twice")
+    _check_tiles(rows, where)
+    for how in rows["how"].unique():
+        if how[:1].isdigit():
+            try:
+                Configuration.parse(how)
+            except CompositionError as error:
+                raise MeasureError(f"{where}: column how: {error}") from None
+
+
+def _check_tiles(rows: pd.DataFrame, where: str) -> None:
+    tiles = rows.groupby(["operator", "how", "batch", "position"])["tile"].agg(["size", "max"]).reset_index()
+    gaps = tiles[tiles["size"] != tiles["max"] + 1]
+    if len(gaps):
+        first = gaps.iloc[0]
+        raise MeasureError(
+            f"{where}: {first['operator']} at batch {first['batch']} as {first['how']} has {first['size']} tiles, "
+            f"numbered up to {first['max']}; they must be 0, 1, 2, …"
+        )
+    counts = tiles.groupby(["operator", "how", "batch"])["size"].agg(["min", "max"]).reset_index()
+    differ = counts[counts["min"] != counts["max"]]
+    if len(differ):
+        first = differ.iloc[0]
+        raise MeasureError(
+            f"{where}: {first['operator']} at batch {first['batch']} as {first['how']} has {first['min']} tiles at one "
+            f"position and {first['max']} at another; the table is of two versions of the program"
+        )
 
 
 def read_table(path: Path) -> CostTable:
     """A benchmark table from CSV; MeasureError in one line if it is not one."""
     try:
-        rows = pd.read_csv(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+            rows = pd.read_csv(path, index_col=False, low_memory=False)
     except OSError as error:
         raise MeasureError(f"{path}: cannot be read ({error.strerror}); `workbench bench` writes one") from error
-    except (ValueError, UnicodeDecodeError) as error:
-        raise MeasureError(f"{path}: not a CSV table ({error}); `workbench bench` writes one") from error
+    except (ValueError, pd.errors.ParserWarning) as error:
+        reason = " ".join(str(error).split())
+        raise MeasureError(f"{path}: not a CSV table ({reason}); `workbench bench` writes one") from error
     check_table(rows, str(path))
     return CostTable(rows.astype({k: v for k, v in COLUMNS.items() if v == "int64"}))

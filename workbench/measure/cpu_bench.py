@@ -1,9 +1,10 @@
 """Benchmarks of kernels alone on this machine: every tile body by shape, batch, position and configuration.
 
-A tile is timed where it runs, by stamps around its body, in a launch that holds one operator over and over: before
-each sample the workers together read as many bytes as all the model's weights, so that the operator's come from as far
-away as they do between two steps of the model, then the operator's inputs. All workers of the configuration run their tiles at once, so what they take from each other is
-in the times. No launch holds two operators of the program: nothing end to end is seen here.
+A tile is timed where it runs, by stamps around its body, in a launch that holds one operator over and over. Before
+each sample the workers together read as many bytes as all the model's weights, so that the operator's come from as
+far away as they do between two steps of the model, then the operator's inputs. All workers of the configuration run
+their tiles at once, so what they take from each other is in the times. No launch holds two operators of the program:
+nothing end to end is seen here.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from workbench.compose import Configuration
 from workbench.cost import COLUMNS, CostTable
 from workbench.hardware import Device, Overheads, Provenance, this_machine
 from workbench.lower.lowering import operator_tiles
+from workbench.measure import cpu_probes
 from workbench.measure.cpu_executor import TORCH_THREADS, bare_launch
+from workbench.measure.cpu_launch import Launch
 from workbench.measure.cpu_model import COLUMNS as DESCRIPTOR_COLUMNS
-from workbench.measure.cpu_model import NOP, TOUCH, CpuModel
-from workbench.measure.cpu_runtime import Launch, Workers
+from workbench.measure.cpu_model import TOUCH, CpuModel
+from workbench.measure.cpu_runtime import Workers
 from workbench.models.demo_tts_torch import DemoTTS, State
 from workbench.program import Attention, Call, Program, calls
 
@@ -31,8 +34,6 @@ PASSES = 2  # over all benchmarks, so that a drift between them shows
 REPEATS = 12  # samples a pass of each call; operators in layers have as many calls as layers
 SAMPLED_CALLS = 4
 EAGER_REPEATS = 15
-PROBE_TILES = 2_000
-PROBE_REPEATS = 15
 
 Tick = Callable[[str], None]
 Row = tuple[str, int, int, str, int, npt.NDArray[np.int64]]
@@ -62,7 +63,7 @@ def bench(
     torch.set_num_threads(TORCH_THREADS)
     with Workers(workers) as pool:
         with pool.pinned_caller():
-            overheads = _overheads(CpuModel(module, program, 1), pool, tick)
+            overheads = _overheads(pool, tick)
         for number in range(PASSES):
             for batch in batches:
                 model = CpuModel(module, program, batch)
@@ -138,7 +139,8 @@ def _repeated(
     parts = [(flush.offset + i * (flush.size // workers), flush.size // workers) for i in range(workers)]
     desc: list[npt.NDArray[np.int64]] = []
     lane: list[int] = []
-    op_ptr, where = [0], []
+    op_ptr = [0]
+    where: list[int] = []
     for _ in range(REPEATS):
         for call in sample:
             for memory in (parts, *([(tensor.offset, tensor.size)] * workers for tensor in reads)):
@@ -190,8 +192,8 @@ def _drift(passes: list[list[Row]]) -> float:
 
 def _summarise(rows: list[Row]) -> pd.DataFrame:
     pooled: dict[tuple[str, int, int, str, int], list[npt.NDArray[np.int64]]] = {}
-    for *key, ns in rows:
-        pooled.setdefault(tuple(key), []).append(ns)  # type: ignore[arg-type]
+    for operator, batch, position, how, tile, ns in rows:
+        pooled.setdefault((operator, batch, position, how, tile), []).append(ns)
     table = []
     for key, parts in pooled.items():
         ns = np.concatenate(parts)
@@ -203,78 +205,37 @@ def _summarise(rows: list[Row]) -> pd.DataFrame:
 # -- overheads -----------------------------------------------------------------------------------------------------
 
 
-def _median_ns(action: Callable[[], object]) -> tuple[float, float]:
-    """Median of PROBE_REPEATS timings, ns, and half their interquartile range over it."""
-    action()
-    times = []
-    for _ in range(PROBE_REPEATS):
-        begun = time.perf_counter_ns()
-        action()
-        times.append(time.perf_counter_ns() - begun)
-    low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
-    return float(median), float((high - low) / 2 / max(1.0, median))
-
-
-def _empty_tiles(model: CpuModel, workers: int, tiles: int, chained: bool) -> Launch:
-    """NOP tiles dealt to the workers in turn; chained: each waits for the one before."""
-    desc = np.zeros((tiles, DESCRIPTOR_COLUMNS), np.int64)
-    desc[:, 0] = NOP
-    lane = np.arange(tiles, dtype=np.uint32) % workers
-    pointer = np.concatenate([[0], np.cumsum(np.bincount(lane, minlength=workers))]).astype(np.uint32)
-    waits = np.maximum(np.arange(tiles + 1) - 1, 0) if chained else np.zeros(tiles + 1)
-    return Launch(
-        desc, pointer, np.argsort(lane, kind="stable").astype(np.uint32), waits.astype(np.uint32),
-        np.arange(tiles - 1 if chained else 0, dtype=np.uint32), np.ones(tiles, np.uint32),
-        np.arange(tiles, dtype=np.uint32), floats=model.floats, ints=model.ints,
-    )  # fmt: skip
-
-
-def _overheads(model: CpuModel, pool: Workers, tick: Tick) -> dict[str, dict[int, Overheads]]:
+def _overheads(pool: Workers, tick: Tick) -> dict[str, dict[int, Overheads]]:
     """Empty launches, empty tiles and chains of empty tiles: what is left when no tile computes."""
     found: dict[str, dict[int, Overheads]] = {"megakernel": {}, "replay": {}}
     for workers in sorted({1, pool.count}):
-        single = _empty_tiles(model, workers, workers, chained=False)
-        launch, spread = _median_ns(lambda single=single: pool.run(single))  # type: ignore[misc]
-        many = _empty_tiles(model, workers, PROBE_TILES * workers, chained=False)
-        free, _ = _median_ns(lambda many=many: pool.run(many))  # type: ignore[misc]
-        chain = _empty_tiles(model, workers, PROBE_TILES, chained=True)
-        hops, _ = _median_ns(lambda chain=chain: pool.run(chain))  # type: ignore[misc]
-        dispatch = max(0.0, (free - launch) / (PROBE_TILES - 1))
-        event = max(0.0, (hops - launch) / (PROBE_TILES - 1) - dispatch)
-        found["megakernel"][workers] = _measured(launch - dispatch, 0, dispatch, event, spread, "empty launches and tiles")
+        launch, dispatch = cpu_probes.launch_timing(pool, workers), cpu_probes.tile_ns(pool, workers)
+        event = cpu_probes.event_ns(pool, workers)
+        found["megakernel"][workers] = _measured(
+            launch.ns, 0, dispatch, event, launch.spread_frac, "empty launches and tiles"
+        )
         tick(f"overheads, {workers} workers")
-    workers = pool.count
-    gap, spread = _fork_join(model, pool)
-    mega = found["megakernel"][workers]
-    found["replay"][workers] = _measured(
-        mega.launch_ns, max(0.0, gap - mega.dispatch_ns), mega.dispatch_ns, 0, spread, "replay of empty operators"
+    mega, fork_join = found["megakernel"][pool.count], cpu_probes.fork_join_timing(pool)
+    gap = max(0.0, fork_join.ns - mega.dispatch_ns)
+    found["replay"][pool.count] = _measured(
+        mega.launch_ns, gap, mega.dispatch_ns, 0, fork_join.spread_frac, "replay of empty operators"
     )
     tick("overheads, replay")
     return found
-
-
-def _fork_join(model: CpuModel, pool: Workers) -> tuple[float, float]:
-    """Time of one empty operator in a replay, ns, with its relative spread."""
-    operators, workers = PROBE_TILES // 4, pool.count
-
-    def replay(count: int) -> Launch:
-        desc = np.zeros((count * workers, DESCRIPTOR_COLUMNS), np.int64)
-        lane = np.tile(np.arange(workers, dtype=np.uint32), count)
-        return bare_launch(model, desc, lane, workers, (np.arange(count + 1) * workers).astype(np.uint32))
-
-    one, many = replay(1), replay(operators)
-    short, _ = _median_ns(lambda: pool.run(one))
-    long, spread = _median_ns(lambda: pool.run(many))
-    return max(0.0, (long - short) / (operators - 1)), spread
 
 
 def _eager_overheads(module: DemoTTS, program: Program) -> Overheads:
     """An eager region's own cost: handing one tensor over to the next region."""
     model = CpuModel(module, program, 1)
     view, source = model.view("talker.x"), torch.zeros(1, 1, model.config.hidden)
+    times = []
     with torch.inference_mode():
-        ns, spread = _median_ns(lambda: view.copy_(source))
-    return _measured(0, 0, 0, 0, spread, "copy of one tensor", drain=ns)
+        for _ in range(100):
+            begun = time.perf_counter_ns()
+            view.copy_(source)
+            times.append(time.perf_counter_ns() - begun)
+    low, median, high = np.quantile(times, [0.25, 0.5, 0.75])
+    return _measured(0, 0, 0, 0, float((high - low) / 2 / median), "copy of one tensor", drain=float(median))
 
 
 def _measured(

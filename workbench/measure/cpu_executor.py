@@ -11,8 +11,10 @@ import torch
 
 from workbench.compose import Composition, Configuration, Kind, Region, check_composition, levels
 from workbench.lower.lowering import lower_calls, operator_tiles
+from workbench.measure.cpu_launch import Launch, Mode
 from workbench.measure.cpu_model import CpuModel
-from workbench.measure.cpu_runtime import Launch, Mode, Workers
+from workbench.measure.cpu_probes import nop_launch
+from workbench.measure.cpu_runtime import Workers
 from workbench.models.demo_tts_torch import State
 from workbench.program import Call, Item, Loop, Operator, calls, items
 
@@ -38,7 +40,9 @@ def megakernel_launch(model: CpuModel, sequence: tuple[Call, ...], configuration
 
 def replay_launch(model: CpuModel, sequence: tuple[Call, ...], workers: int, chosen: list[Configuration]) -> Launch:
     """One launch that runs each call as a kernel of its own under its own configuration: fork, tiles, join."""
-    rows, lanes, op_ptr = [], [], [0]
+    rows: list[npt.NDArray[np.int64]] = []
+    lanes: list[int] = []
+    op_ptr = [0]
     for call, configuration in zip(sequence, chosen, strict=True):
         boxes = operator_tiles(call.operator, model.batch, configuration)
         rows.extend(model.descriptor(call, box) for box in boxes)
@@ -48,7 +52,11 @@ def replay_launch(model: CpuModel, sequence: tuple[Call, ...], workers: int, cho
 
 
 def bare_launch(
-    model: CpuModel, desc: npt.NDArray[np.int64], lane: npt.NDArray[np.uint32], workers: int, op_ptr: npt.NDArray[np.uint32]
+    model: CpuModel,
+    desc: npt.NDArray[np.int64],
+    lane: npt.NDArray[np.uint32],
+    workers: int,
+    op_ptr: npt.NDArray[np.uint32],
 ) -> Launch:
     """A replay of given tiles, without events."""
     queue_ptr, queue = _queues(lane, workers)
@@ -68,6 +76,9 @@ def _queues(lane: npt.NDArray[np.uint32], workers: int) -> tuple[npt.NDArray[np.
 class CpuExecutor:
     """A composition made ready to run: ``run`` gives its time to first output, ``pcm`` what it said.
 
+    Workers are awake when a run begins, as those of a server that polls for requests are; an empty launch before the
+    clock starts sees to it.
+
     ``kernel_configuration`` says under which configuration a replay runs each kernel. Launches are made once and kept.
     """
 
@@ -85,6 +96,7 @@ class CpuExecutor:
         self.region_of = {name: region for region in composition.regions for name in region.items}
         self.steps: list[Step] = [step for step, _ in self._steps(items(model.program.first), {})]
         self.state: State | None = None
+        self._wake = nop_launch(np.zeros(0, np.int64), workers.count)
         self._eager_end = composition.regions[-1].arm == "eager"
 
     def _steps(self, level: tuple[Item, ...], index: Mapping[str, int]) -> Iterator[tuple[Step, Region]]:
@@ -151,7 +163,7 @@ class CpuExecutor:
         return step
 
     def _recurs(self, op: Operator) -> bool:
-        """Whether the region of an operator runs more than once, so that its next launch may read what this one wrote."""
+        """Whether an operator's region runs more than once, so that its next launch may read what this one wrote."""
         for level in levels(self.model.program):
             region = next((self.region_of[i.name] for i in level.items if i.name in self.region_of), None)
             if region is not None and level.around and op.name in {i.name for i in level.items}:
@@ -162,6 +174,7 @@ class CpuExecutor:
         """Time to first output of one batch, ns: from the prompt in place to the PCM of the first chunk."""
         with torch.inference_mode():
             state = self.state = self.model.start(text)
+            self.workers.run(self._wake)
             begun = time.perf_counter_ns()
             for step in self.steps:
                 step(state)

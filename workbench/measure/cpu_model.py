@@ -7,16 +7,17 @@ convolutions are split into their two taps. Descriptor columns are those that ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from workbench.models.demo_tts import DemoConfig
-from workbench.models.demo_tts_torch import DemoTTS, State
+from workbench.models.demo_tts_torch import Block, Convolution, DemoTTS, State
 from workbench.program import Attention, Call, Conv, Matmul, Operator, Program
 from workbench.tiles import Box
 
@@ -118,21 +119,22 @@ class CpuModel:
         pack("predictor.codes", module.predictor_codes)
         pack("codec.codes", module.codec_codes)
         for stage, blocks in (("talker", module.talker), ("predictor", module.predictor)):
-            for i, block in enumerate(blocks):
+            for i, block in enumerate(cast(Iterable[Block], blocks)):
                 pack(f"{stage}.qkv.{i}", block.qkv.weight * block.norm_attention)
                 pack(f"{stage}.o_proj.{i}", block.o_proj.weight)
                 pack(f"{stage}.gate_up.{i}", block.gate_up.weight * block.norm_mlp)
                 pack(f"{stage}.down.{i}", block.down.weight)
         pack("talker.head", module.talker_head.weight * module.talker_norm)
-        for i, head in enumerate(module.predictor_heads):
+        for i, head in enumerate(cast(Iterable[torch.nn.Linear], module.predictor_heads)):
             pack(f"predictor.head.{i}", head.weight * module.predictor_norm[i])
-        for name, layer in module.codec.items():
+        for name, layer in cast(Iterable[tuple[str, Convolution]], module.codec.items()):
             weight = layer.conv.weight
             if isinstance(layer.conv, torch.nn.ConvTranspose1d):  # (in, out, 2r) → two of (in, out, r)
                 rate = layer.conv.stride[0]
                 pack(f"codec.{name}", weight[..., :rate], weight[..., rate:])
             else:
                 pack(f"codec.{name}", weight)
+            assert layer.conv.bias is not None
             pack(f"codec.{name}.bias", layer.conv.bias)
             if layer.alpha is not None:
                 pack(f"codec.{name}.alpha", layer.alpha)
@@ -156,9 +158,7 @@ class CpuModel:
         """Put a prompt (B, prompt) in place; the state shares caches, codes and text with the arenas."""
         self.ints[: self._text.size] = text.ravel()
         mine = torch.from_numpy(self.ints[: self._text.size]).view(*self._text.shape)
-        state = self.module.start(
-            mine, kv=self.view("kv"), predictor_kv=self.view("predictor.kv"), codes=self.codes()
-        )
+        state = self.module.start(mine, kv=self.view("kv"), predictor_kv=self.view("predictor.kv"), codes=self.codes())
         state.chunk = self.frames
         return state
 

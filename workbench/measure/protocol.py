@@ -2,9 +2,9 @@
 
 A round runs every composition twice, in an order drawn from the seed, and records the second run: the first brings the
 caches into the state in which a server that runs nothing else would find them. Rounds repeat; the first ones of a
-batch are warm-up and are not recorded. The time runs from the prompt in place to the PCM of the first chunk; all requests of a
-batch get theirs together here, so a batch's p95 (nearest rank) is that time. Involuntary context switches and the load
-are recorded beside each sample; no sample is left out.
+batch are warm-up and are not recorded. The time runs from the prompt in place, workers awake, to the PCM of the first
+chunk; all requests of a batch get theirs together here, so a batch's p95 (nearest rank) is that time. Involuntary
+context switches and the load are recorded beside each sample; no sample is left out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from workbench.compose import Composition, to_json
 from workbench.errors import MeasureError
 from workbench.hardware import this_machine
 from workbench.measure.cpu_executor import TORCH_THREADS, CpuExecutor
+from workbench.measure.cpu_launch import Launch
 from workbench.measure.cpu_model import CpuModel
-from workbench.measure.cpu_runtime import Launch, Workers
+from workbench.measure.cpu_runtime import Workers
 from workbench.measure.store import SAMPLE_COLUMNS, SCHEMA, MeasuredRun, read_run, replace_text
 from workbench.models.demo_tts_torch import DemoTTS
 from workbench.predict import Pricer
@@ -167,10 +168,11 @@ def _record(
         "device": pricer.device.name,
         "machine": dict(this_machine()),
         "torch_threads": torch.get_num_threads(),
-        "versions": {name: version(name) for name in ("torch", "numba", "numpy")} | {"python": platform.python_version()},
+        "versions": {name: version(name) for name in ("torch", "numba", "numpy")}
+        | {"python": platform.python_version()},
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "timing": "from the prompt in place to the PCM of the first chunk, perf_counter_ns",
+        "timing": "from the prompt in place, workers awake, to the PCM of the first chunk, perf_counter_ns",
         "p95_rule": "nearest rank over the requests of a batch, which finish together here",
         "warm_up_rounds": WARM_UP_ROUNDS,
         "runs_before_each_sample": 1,

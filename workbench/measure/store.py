@@ -1,9 +1,9 @@
 """Where benchmarks and measured runs lie: a folder a machine, plain files, nothing that executes on reading.
 
-    <store>/device.json             overheads and what identifies the machine
-    <store>/bench.csv               times of tiles and operators alone
-    <store>/runs/<id>/run.json      what ran, on what, how; the compositions by digest
-    <store>/runs/<id>/samples.csv   raw samples, one row each, written as they are taken
+<store>/device.json             overheads and what identifies the machine
+<store>/bench.csv               times of tiles and operators alone
+<store>/runs/<id>/run.json      what ran, on what, how; the compositions by digest
+<store>/runs/<id>/samples.csv   raw samples, one row each, written as they are taken
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Explorer(w.VBox):
     def _kinds(self) -> dict[str, str]:
         """Treatment of every item as a region's first: as set, else as in the last legal composition."""
         pricer = self.source.pricer
-        kinds = dict.fromkeys(pricer.place, str(self.source.fastest_configuration()))
+        kinds = dict.fromkeys(pricer.place, str(self.source.configuration))
         if self.shown is not None:
             for region in self.shown.composition.regions:
                 for name in region.items:

@@ -20,27 +20,27 @@ from workbench.search import Selection, named_compositions, select
 class Source:
     """One model on one device at one batch. ``names`` are compositions by digest, ``measured`` their predictions.
 
-    ``samples`` are those of runs with the program's own parameters; ``note`` says why there are none.
+    ``configuration`` is the one under which the monolith is predicted fastest. ``samples`` are those of runs with the program's own parameters; ``note`` says why there are none.
     """
 
     pricer: Pricer
     batches: tuple[int, ...]
     selection: Selection
+    configuration: Configuration
     names: Mapping[str, str]
     samples: pd.DataFrame
     measured: Mapping[str, Prediction]
     note: str
 
-    def fastest(self, start: str) -> Composition:
-        """The named composition of least predicted time among those whose name starts with ``start``."""
-        mine = [c for c in named_compositions(self.pricer) if c.name.startswith(start)]
-        return min(mine, key=lambda c: self.pricer.predict(c).ttfo_ns)
+    def fastest(self, design: str) -> Composition:
+        """``monolith`` or ``per-stage`` at the configuration under which it is predicted fastest."""
+        return fastest(self.pricer, design)
 
-    def fastest_configuration(self) -> Configuration:
-        """The configuration under which the monolith is fastest as predicted."""
-        configuration = self.fastest("monolith").regions[0].configuration
-        assert configuration is not None
-        return configuration
+
+def fastest(pricer: Pricer, design: str) -> Composition:
+    """A design at the configuration under which it is predicted fastest."""
+    mine = [c for c in named_compositions(pricer) if c.name.startswith(f"{design} ")]
+    return min(mine, key=lambda c: pricer.predict(c).ttfo_ns)
 
 
 def stores() -> dict[str, Path]:
@@ -66,7 +66,9 @@ def open_source(model: str, folder: Path, batch: int) -> Source:
     selection = select(pricer)
     known = [*compositions.values(), *named_compositions(pricer)]
     names = {c.digest: c.name for c in known if c.name}
-    return Source(pricer, tuple(table.batches), selection, names, samples, measured, note)
+    configuration = fastest(pricer, "monolith").regions[0].configuration
+    assert configuration is not None
+    return Source(pricer, tuple(table.batches), selection, configuration, names, samples, measured, note)
 
 
 def _samples(folder: Path, pricer: Pricer, batch: int) -> tuple[pd.DataFrame, dict[str, Composition], str]:
