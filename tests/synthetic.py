@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pandas as pd
 
-from workbench.compose import Configuration
+from workbench.compose import Composition, Configuration, from_cuts
 from workbench.cost import CostTable
 from workbench.hardware import Device, Overheads, Provenance
 from workbench.lower.lowering import operator_tiles
-from workbench.program import Argmax, Attention, Loop, Matmul, Node, Operator, Program, calls
+from workbench.program import Argmax, Attention, Item, Loop, Matmul, Node, Operator, Program, calls, items
 
 CONFIGURATIONS = (Configuration(1), Configuration(2), Configuration(2, 2))
 
@@ -89,3 +90,29 @@ def program(seed: int, size: int = 3) -> Program:
 
     first = nodes((), 0)
     return Program(f"random{seed}", first, first)
+
+
+def cuts(program: Program, rng: random.Random) -> set[str]:
+    """Random cuts that obey the rule: a loop is cut inside only if its back edge, its entry and its exit are cut."""
+    found: set[str] = set()
+
+    def walk(level: tuple[Item, ...]) -> None:
+        opened = [isinstance(item, Loop) and rng.random() < 0.5 for item in level]
+        for (a, a_open), (b, b_open) in pairwise(zip(level, opened, strict=True)):
+            if a_open or b_open or rng.random() < 0.5:
+                found.add(f"{a.name}|{b.name}")
+        for item, is_open in zip(level, opened, strict=True):
+            if isinstance(item, Loop) and is_open:
+                found.add(f"{item.name}@")
+                walk(items(item.body))
+
+    walk(items(program.first))
+    return found
+
+
+def composition(program: Program, rng: random.Random) -> Composition:
+    """A random legal composition of any kinds."""
+    where = cuts(program, rng)
+    how = (*map(str, CONFIGURATIONS), "eager", "replay")
+    kinds = {region.items[0]: rng.choice(how) for region in from_cuts(program, where).regions}
+    return from_cuts(program, where, kinds)

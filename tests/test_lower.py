@@ -388,8 +388,8 @@ def small_graph() -> tuple[TileGraph, EventGraph]:
     )
     tiles = TileGraph(
         calls=(Call(gather, {}), Call(argmax, {})), call=np.array([0, 0, 1], np.uint32),
-        lane=np.array([0, 1, 0], np.uint32), boxes=(Box(0, 1, 0, 1, 0, 4), Box(1, 2, 0, 1, 0, 4), Box(0, 2, 0, 1, 0, 1)),
-        lanes=2,
+        lane=np.array([0, 1, 0], np.uint32), lanes=2,
+        boxes=(Box(0, 1, 0, 1, 0, 4), Box(1, 2, 0, 1, 0, 4), Box(0, 2, 0, 1, 0, 1)),
     )  # fmt: skip
     events = EventGraph(
         signal=np.array([0, 0, 1], np.uint32), threshold=np.array([2, 1], np.uint32),

@@ -1,4 +1,4 @@
-"""Programs: demo_tts's counted work against what torch counts and moves, its streaming, and what a program may not be."""
+"""Programs: demo_tts's counted work against what torch counts and moves, its streaming, and what is refused."""
 
 from __future__ import annotations
 

@@ -134,7 +134,8 @@ def executions(level: Level) -> list[tuple[dict[str, int], int]]:
 class Pricer:
     """Prices regions of one program on one device at one batch; queues and interval costs are kept once built.
 
-    ``configurations`` and ``arms`` bound what regions may be; by default all that the table has figures for.
+    ``configurations`` and ``arms`` bound what regions may be; by default all that the table has figures for, of which
+    ``measured`` are those that fit the device.
     """
 
     def __init__(
@@ -149,7 +150,8 @@ class Pricer:
         if batch < 1:
             raise WorkbenchError(f"batch {batch}: at least one request is needed")
         self.program, self.device, self.table, self.batch = program, device, table, batch
-        self.configurations = tuple(table.configurations) if configurations is None else configurations
+        self.measured = tuple(c for c in table.configurations if c.workers <= device.workers)
+        self.configurations = self.measured if configurations is None else configurations
         self.arms = device.arms if arms is None else arms
         self.levels = levels(program)
         self.place = {item.name: (d, i) for d, level in enumerate(self.levels) for i, item in enumerate(level.items)}
@@ -178,7 +180,7 @@ class Pricer:
                 work = np.bincount(lanes, times + overheads.dispatch_ns + overheads.signal_ns)
                 return int(work.max()), configuration
 
-            self._best[key] = min(map(ns, self.table.configurations))[1]
+            self._best[key] = min(map(ns, self.measured))[1]
         return self._best[key]
 
     def level_queue(self, depth: int, index: Mapping[str, int], treatment: str) -> LevelQueue:
@@ -364,6 +366,8 @@ class Pricer:
 
     @cached_property
     def _further(self) -> Pricer | None:
+        if not self.program.further:
+            return None
         shapes = {name: op.shape for name, op in self.program.operators().items()}
         rest = Program(self.program.name, self.program.further, self.program.further)
         if any(shapes.get(name) != op.shape for name, op in rest.operators().items()):
