@@ -7,6 +7,7 @@ import dataclasses
 import io
 import os
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,12 +29,22 @@ DEMO = demo_tts.program()
 ONE, TWO = Configuration(1), Configuration(2)
 
 
-def case(seed: int, size: int = 3) -> tuple[Pricer, Composition]:
+seeds = st.integers(0, 120)
+compositions = st.integers(0, 10**6)
+
+
+@cache
+def made(seed: int) -> tuple[Program, CostTable]:
+    """A random program and its table, made once: the tests draw from the same ones."""
+    program = synthetic.program(seed)
+    return program, synthetic.table(program, seed, (1 + seed % 3,))
+
+
+def case(seed: int, composition: int = 0) -> tuple[Pricer, Composition]:
     """A random program on a random device, and a random composition of it."""
-    program = synthetic.program(seed, size)
-    batch = 1 + seed % 3
-    pricer = Pricer(program, synthetic.device(seed), synthetic.table(program, seed, (batch,)), batch)
-    return pricer, synthetic.composition(program, random.Random(seed))
+    program, table = made(seed)
+    pricer = Pricer(program, synthetic.device(seed), table, 1 + seed % 3)
+    return pricer, synthetic.composition(program, random.Random(composition))
 
 
 def walk_of(pricer: Pricer) -> Walk:
@@ -45,13 +56,13 @@ def changed_overheads(device: Device, arm: str, workers: int, **change: int) -> 
     return dataclasses.replace(device, overheads={**device.overheads, arm: {**device.overheads[arm], workers: entry}})
 
 
-# -- the sum ------------------------------------------------------------------------------------------------------------
+# -- the sum -----------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.integers(0, 10**6))
-def test_ttfo_is_the_walk_through_the_program_launch_by_launch(seed: int) -> None:
-    pricer, composition = case(seed)
+@given(seeds, compositions)
+def test_ttfo_is_the_walk_through_the_program_launch_by_launch(seed: int, number: int) -> None:
+    pricer, composition = case(seed, number)
     got, walk = pricer.predict(composition), walk_of(pricer)
     assert got.ttfo_ns == walk.run(pricer.program.first, composition)
     for part in got.regions:
@@ -66,8 +77,9 @@ DESIGNS = {
     "replay": conventional(DEMO, "replay"),
     "mixed": from_cuts(
         DEMO,
-        {"prefill.layers|frames", "frames@", "talker.embed|talker.layers", "talker.layers@", "talker.layers|talker.head",
-         "talker.argmax|predictor.steps", "frames|codec.embed", "talker.qkv|talker.attention"},
+        {"prefill.layers|frames", "frames@", "talker.embed|talker.layers", "talker.layers@",
+         "talker.layers|talker.head", "talker.argmax|predictor.steps", "frames|codec.embed",
+         "talker.qkv|talker.attention"},
         {"prefill.embed": "eager", "talker.attention": "replay", "codec.embed": "2x2"},
     ),
 }  # fmt: skip
@@ -82,9 +94,9 @@ def test_demo_tts_is_the_walk_through_the_program_too(composition: Composition) 
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.integers(0, 10**6))
-def test_causes_sum_exactly_to_the_time_to_first_output(seed: int) -> None:
-    pricer, composition = case(seed)
+@given(seeds, compositions)
+def test_causes_sum_exactly_to_the_time_to_first_output(seed: int, number: int) -> None:
+    pricer, composition = case(seed, number)
     got = pricer.predict(composition)
     assert tuple(got.causes_ns) == ALL_CAUSES
     assert sum(got.causes_ns.values()) == got.ttfo_ns
@@ -95,9 +107,9 @@ def test_causes_sum_exactly_to_the_time_to_first_output(seed: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6))
-def test_the_interval_holds_the_mean(seed: int) -> None:
-    pricer, composition = case(seed)
+@given(seeds, compositions)
+def test_the_interval_holds_the_mean(seed: int, number: int) -> None:
+    pricer, composition = case(seed, number)
     got = pricer.predict(composition)
     low, high = got.interval_ns
     assert 0 <= low <= got.ttfo_ns <= high
@@ -105,9 +117,9 @@ def test_the_interval_holds_the_mean(seed: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6))
-def test_tiles_and_events_are_counted_over_all_launches(seed: int) -> None:
-    pricer, _ = case(seed)
+@given(seeds, compositions)
+def test_tiles_and_events_are_counted_over_all_launches(seed: int, number: int) -> None:
+    pricer, _ = case(seed, number)
     calls_of_all = list(calls(pricer.program.first))
     got = pricer.predict(conventional(pricer.program, "eager"))
     assert got.tiles == got.events == got.serial_stages == len(calls_of_all)
@@ -119,25 +131,25 @@ def test_tiles_and_events_are_counted_over_all_launches(seed: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6))
-def test_a_replayed_region_is_launch_and_each_kernels_gap_and_slowest_lane(seed: int) -> None:
-    pricer, _ = case(seed)
+@given(seeds, compositions)
+def test_a_replayed_region_is_launch_and_each_kernels_gap_and_slowest_lane(seed: int, number: int) -> None:
+    pricer, _ = case(seed, number)
     o = pricer.device.overheads["replay"][2]
     expected = o.launch_ns + o.drain_ns
     for call in calls(pricer.program.first):
         kernels = []
         for configuration in synthetic.CONFIGURATIONS:
-            ns = [int(x) + o.dispatch_ns + o.signal_ns
-                  for x in pricer.table.tiles(call.operator, pricer.batch, call.position, configuration).ns]  # fmt: skip
+            tiles = pricer.table.tiles(call.operator, pricer.batch, call.position, configuration)
+            ns = [int(x) + o.dispatch_ns + o.signal_ns for x in tiles.ns]
             kernels.append(max(sum(ns[lane :: configuration.workers]) for lane in range(configuration.workers)))
         expected += o.gap_ns + min(kernels)
     assert pricer.predict(conventional(pricer.program, "replay")).ttfo_ns == expected
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6))
-def test_an_eager_calls_host_part_is_what_the_fastest_tiles_do_not_take(seed: int) -> None:
-    pricer, _ = case(seed)
+@given(seeds, compositions)
+def test_an_eager_calls_host_part_is_what_the_fastest_tiles_do_not_take(seed: int, number: int) -> None:
+    pricer, _ = case(seed, number)
     o = pricer.device.overheads["replay"][2]
     host = 0
     for call in calls(pricer.program.first):
@@ -154,9 +166,9 @@ def test_an_eager_calls_host_part_is_what_the_fastest_tiles_do_not_take(seed: in
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6))
-def test_a_levels_executions_are_its_loops_unrolled(seed: int) -> None:
-    pricer, _ = case(seed)
+@given(seeds, compositions)
+def test_a_levels_executions_are_its_loops_unrolled(seed: int, number: int) -> None:
+    pricer, _ = case(seed, number)
     for level in pricer.levels:
         runs = executions(level)
         total = 1
@@ -167,7 +179,7 @@ def test_a_levels_executions_are_its_loops_unrolled(seed: int) -> None:
         assert len({tuple(sorted(index.items())) for index, _ in runs}) == len(runs)
 
 
-# -- what a prediction may depend on ------------------------------------------------------------------------------------
+# -- what a prediction may depend on -----------------------------------------------------------------------------------
 
 
 def test_a_prediction_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,19 +199,19 @@ def test_a_prediction_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6))
-def test_a_prediction_made_twice_or_after_others_is_the_same(seed: int) -> None:
-    first, composition = case(seed)
-    again, _ = case(seed)
+@given(seeds, compositions)
+def test_a_prediction_made_twice_or_after_others_is_the_same(seed: int, number: int) -> None:
+    first, composition = case(seed, number)
+    again, _ = case(seed, number)
     again.predict(monolith(again.program, TWO))
     k_best(again, 3)
     assert first.predict(composition) == again.predict(composition) == again.predict(composition)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 5000))
-def test_a_dearer_launch_costs_its_price_once_a_launch(seed: int, more: int) -> None:
-    pricer, composition = case(seed)
+@given(seeds, compositions, st.integers(1, 5000))
+def test_a_dearer_launch_costs_its_price_once_a_launch(seed: int, number: int, more: int) -> None:
+    pricer, composition = case(seed, number)
     before = pricer.predict(composition)
     for arm, workers in (("eager", 2), ("replay", 2), ("megakernel", 1), ("megakernel", 2)):
         old = pricer.device.overheads[arm][workers].launch_ns
@@ -218,9 +230,9 @@ MECHANISMS = ("launch_ns", "gap_ns", "dispatch_ns", "event_ns", "signal_ns", "dr
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(MECHANISMS), st.integers(1, 3000))
-def test_no_overhead_that_grows_makes_a_composition_faster(seed: int, name: str, more: int) -> None:
-    pricer, composition = case(seed)
+@given(seeds, compositions, st.sampled_from(MECHANISMS), st.integers(1, 3000))
+def test_no_overhead_that_grows_makes_a_composition_faster(seed: int, number: int, name: str, more: int) -> None:
+    pricer, composition = case(seed, number)
     before = pricer.predict(composition).ttfo_ns
     device = pricer.device
     for arm, by_workers in pricer.device.overheads.items():
@@ -230,10 +242,12 @@ def test_no_overhead_that_grows_makes_a_composition_faster(seed: int, name: str,
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 5000), st.data())
-def test_no_tile_that_slows_down_makes_a_composition_faster(seed: int, more: int, data: st.DataObject) -> None:
+@given(seeds, compositions, st.integers(1, 5000), st.data())
+def test_no_tile_that_slows_down_makes_a_composition_faster(
+    seed: int, number: int, more: int, data: st.DataObject
+) -> None:
     """True here because queues are static and in order; a dynamic queue has Graham's anomalies."""
-    pricer, composition = case(seed)
+    pricer, composition = case(seed, number)
     rows = pricer.table.rows.copy()
     at = data.draw(st.integers(0, len(rows) - 1))
     rows.loc[at, ["median_ns", "q75_ns"]] += more
@@ -243,13 +257,13 @@ def test_no_tile_that_slows_down_makes_a_composition_faster(seed: int, more: int
     assert before <= after <= before + more * times
 
 
-# -- further outputs ----------------------------------------------------------------------------------------------------
+# -- further outputs ---------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6))
-def test_throughput_is_the_batch_over_the_walk_through_what_follows(seed: int) -> None:
-    pricer, composition = case(seed)
+@given(seeds, compositions)
+def test_throughput_is_the_batch_over_the_walk_through_what_follows(seed: int, number: int) -> None:
+    pricer, composition = case(seed, number)
     got = pricer.predict(composition)
     assert got.throughput_per_s == pytest.approx(pricer.batch * 1e9 / got.ttfo_ns, rel=1e-12)
 
@@ -261,13 +275,13 @@ def test_further_outputs_of_other_shapes_have_no_throughput() -> None:
 
 
 def test_a_program_without_further_outputs_has_no_throughput() -> None:
-    made = synthetic.program(4)
-    program = Program("once", made.first, ())
+    original = synthetic.program(4)
+    program = Program("once", original.first, ())
     pricer = Pricer(program, synthetic.device(1), synthetic.table(program, 1), 1)
     assert pricer.predict(monolith(program, TWO)).throughput_per_s is None
 
 
-# -- provenance, notes, refusals ----------------------------------------------------------------------------------------
+# -- provenance, notes, refusals ---------------------------------------------------------------------------------------
 
 
 def test_a_prediction_is_as_good_as_the_worst_number_in_it() -> None:
@@ -282,15 +296,17 @@ def test_a_prediction_is_as_good_as_the_worst_number_in_it() -> None:
 
 
 def test_what_is_assumed_of_a_model_is_noted_on_each_prediction() -> None:
-    made = synthetic.program(2)
-    program = Program("p", made.first, made.further, assumed="a stand-in")
+    original = synthetic.program(2)
+    program = Program("p", original.first, original.further, assumed="a stand-in")
     pricer = Pricer(program, synthetic.device(2), synthetic.table(program, 2), 1)
     assert pricer.predict(monolith(program, ONE)).notes == ("a stand-in",)
 
 
 def test_more_workers_than_the_device_runs_at_once_are_refused() -> None:
     pricer, _ = case(1)
-    with pytest.raises(CompositionError, match="3 workers wait for each other but invented runs 2 at once: .*deadlock"):
+    with pytest.raises(
+        CompositionError, match=r"3 workers wait for each other but invented runs 2 at once: .*deadlock"
+    ):
         pricer.predict(monolith(pricer.program, Configuration(3)))
 
 
@@ -302,7 +318,7 @@ def test_an_arm_that_the_device_does_not_have_is_refused() -> None:
 
 def test_an_illegal_composition_is_refused_before_it_is_priced() -> None:
     pricer, composition = case(3)
-    with pytest.raises(CompositionError, match="regions cover|no regions"):
+    with pytest.raises(CompositionError, match=r"regions cover|no regions"):
         pricer.predict(Composition(composition.regions[1:]))
 
 
@@ -326,7 +342,7 @@ def test_configurations_that_do_not_fit_the_device_are_left_out() -> None:
     )
 
 
-# -- by hand ------------------------------------------------------------------------------------------------------------
+# -- by hand -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_program_of_three_operators_by_hand() -> None:

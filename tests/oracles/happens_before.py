@@ -157,7 +157,7 @@ class Memory:
         return table[access.tensor]
 
     def required(self, tiles: TileGraph) -> list[int]:
-        """For each tile the set (as bits) of earlier tiles that it must come after; asserts that calls are race-free."""
+        """For each tile the set (as bits) of tiles that it must come after; asserts that no call races itself."""
         need = [0] * len(tiles)
         for number, call in enumerate(tiles.calls):
             mine = tiles.of_call(number)

@@ -49,7 +49,7 @@ def colour(rank: int) -> str:
 def look(rank: int) -> dict[str, object]:
     """Colour and hatch of the ``rank``-th kind of bar; the hatch moves on when the colours have run out."""
     hatch = HATCHES[(rank + rank // len(PALETTE)) % len(HATCHES)]
-    pattern = {"shape": hatch, "fgcolor": "white", "solidity": 0.25, "size": 6}
+    pattern = {"shape": hatch, "fillmode": "overlay", "fgcolor": "white", "solidity": 0.25, "size": 6}
     return {"color": colour(rank), "pattern": pattern, "line": {"width": 0}}
 
 
@@ -74,11 +74,11 @@ def frame(
 ) -> go.Figure:
     """Give a figure its title, axis titles, legend above the plot and caption below it."""
     lines = textwrap.wrap(" ".join(part for part in caption if part), CAPTION_WIDTH)
-    below = 62 + 15 * len(lines)
+    below = 64 + 15 * len(lines)
     note = {
         "text": "<br>".join(map(safe, lines)), "showarrow": False, "align": "left", "name": "caption",
         "font": {"size": CAPTION_SIZE, "color": "#555555"}, "x": 0, "xref": "paper", "xanchor": "left",
-        "y": 0, "yref": "paper", "yanchor": "top", "yshift": -48,
+        "y": 0, "yref": "paper", "yanchor": "top", "yshift": -52,
     }  # fmt: skip
     axis = {"automargin": True, "gridcolor": GRID, "zerolinecolor": GRID, "zerolinewidth": 1, "linecolor": GRID}
     figure.update_layout(
@@ -88,7 +88,7 @@ def frame(
         height=height + below, margin={"l": 80, "r": 25, "t": 70 if legend else 50, "b": below},
         showlegend=legend, plot_bgcolor="white", paper_bgcolor="white",
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "font": {"size": 12}},
-        xaxis={**axis, "title": {"text": x}}, yaxis={**axis, "title": {"text": y}},
+        xaxis={**axis, "title": {"text": x, "standoff": 8}}, yaxis={**axis, "title": {"text": y, "standoff": 8}},
         annotations=[*figure.layout.annotations, note],
     )  # fmt: skip
     return figure

@@ -15,7 +15,7 @@ KIND_LOOKS = {
     "megakernel": {"color": INK, "line": {"width": 1, "color": "white"}},
     "conventional": {
         "color": "#BBBBBB", "line": {"width": 1, "color": "white"},
-        "pattern": {"shape": "/", "fgcolor": INK, "solidity": 0.2, "size": 6},
+        "pattern": {"shape": "/", "fillmode": "overlay", "fgcolor": INK, "solidity": 0.2, "size": 6},
     },
 }  # fmt: skip
 
@@ -73,7 +73,7 @@ def composition_strip(table: pd.DataFrame, caption: str = "") -> go.Figure:
         marker: dict[str, object] = {"color": colour(rank), "line": {"color": "white", "width": 1}}
         text_ink = ink_on(rank)
         if first["kind"] == "conventional":
-            pattern = {"shape": "/", "bgcolor": "white", "fgcolor": colour(rank), "solidity": 0.25, "size": 7}
+            pattern = {"shape": "/", "fillmode": "replace", "bgcolor": "white", "fgcolor": colour(rank), "solidity": 0.25, "size": 7}
             marker |= {"pattern": pattern, "line": {"color": colour(rank), "width": 1}}
             text_ink = INK
         how = f"{first['kind']} {first['how']}"

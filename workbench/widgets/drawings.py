@@ -17,6 +17,7 @@ class Drawing(w.Box):
     def __init__(self, margin: dict[str, int] | None = None) -> None:
         # A FigureWidget keeps its first width unless what holds it may shrink.
         super().__init__(layout={"width": "100%", "min_width": "0", "overflow": "hidden"})
+        self.add_class("wb-drawing")
         self.figure: Any = None
         self.margin = margin or {}
 

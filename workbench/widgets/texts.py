@@ -22,6 +22,7 @@ table.wb th, table.wb td {padding: 2px 9px; text-align: right; border-bottom: 1p
 table.wb th:first-child, table.wb td:first-child {text-align: left}
 table.wb tr.wb-here td {font-weight: bold; background: rgba(0, 114, 178, .14)}
 .wb-cuts .widget-toggle-button {font-size: 11px; height: 24px; line-height: 22px; padding: 0 8px}
+.wb-drawing > .js-plotly-plot {width: 100%; min-width: 0; flex: 1 1 auto}
 </style>"""
 
 Rows = Sequence[Sequence[object]]

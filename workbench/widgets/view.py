@@ -20,7 +20,7 @@ SMALL = {"width": "auto", "margin": "2px 4px 2px 0"}
 def column(title: str, child: Any, flex: str) -> Any:
     """A titled column that scrolls within itself and may shrink."""
     head = w.HTML(f'<b style="font-size: 12px">{title}</b>')
-    inner = w.Box([child], layout={"max_height": "330px", "overflow": "auto", "display": "block"})
+    inner = w.Box([child], layout={"max_height": "470px", "overflow": "auto", "display": "block"})
     return w.VBox([head, inner], layout={"flex": flex, "min_width": "0"})
 
 
@@ -38,8 +38,8 @@ class View(w.VBox):
         self.also_cut, self.drop_idle = w.Button(layout=SMALL), w.Button(layout=SMALL)
         self.fixes = w.Box([self.also_cut, self.drop_idle], layout=WRAP)
         self.cuts, self.regions = CutPanel(), RegionPanel()
-        self.timeline = Drawing({"l": 60, "r": 10, "t": 34, "b": 70})
-        self.waterfall = Drawing({"l": 60, "r": 10, "t": 20, "b": 80})
+        self.timeline = Drawing({"l": 60, "r": 10, "t": 34, "b": 84})
+        self.waterfall = Drawing({"l": 60, "r": 10, "t": 26, "b": 84})
         self.measured = w.HTML()
         self.drawn = w.VBox(
             [self.headline, self.causes, self.timeline, self.waterfall], layout={"width": "100%", "min_width": "0"}
