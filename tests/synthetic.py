@@ -11,7 +11,8 @@ from workbench.compose import Composition, Configuration, from_cuts
 from workbench.cost import CostTable
 from workbench.hardware import Device, Overheads, Provenance
 from workbench.lower.lowering import operator_tiles
-from workbench.program import Argmax, Attention, Item, Loop, Matmul, Node, Operator, Program, calls, items
+from workbench.program import Item, Loop, Node, Operator, Program, calls, items
+from workbench.shapes import Argmax, Attention, Matmul
 
 CONFIGURATIONS = (Configuration(1), Configuration(2), Configuration(2, 2))
 

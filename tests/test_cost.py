@@ -17,7 +17,8 @@ from workbench.compose import Configuration
 from workbench.cost import COLUMNS, CostTable, read_table
 from workbench.errors import MeasureError
 from workbench.hardware import Provenance, read_device, this_machine, to_json, worst
-from workbench.program import Attention, Matmul, Operator
+from workbench.program import Operator
+from workbench.shapes import Attention, Matmul
 
 DENSE = Operator(name="dense", shape=Matmul(rows=1, inner=8, outer=64), reads=("x",), writes=("y",))
 ATTENTION = Operator(

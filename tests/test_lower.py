@@ -19,20 +19,8 @@ from workbench.events import EventGraph, check_events, to_networkx
 from workbench.lower import FAMILIES, Lowered, lower
 from workbench.lower.lowering import boxes_of, lower_calls
 from workbench.models import demo_tts
-from workbench.program import (
-    Argmax,
-    Attention,
-    Call,
-    Conv,
-    Gather,
-    Loop,
-    Matmul,
-    Node,
-    Operator,
-    Program,
-    Shape,
-    items,
-)
+from workbench.program import Call, Loop, Node, Operator, Program, items
+from workbench.shapes import Argmax, Attention, Conv, Gather, Matmul, Shape
 from workbench.tiles import Box, TileGraph, check_tiles
 
 DEMO = demo_tts.program()

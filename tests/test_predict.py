@@ -22,8 +22,9 @@ from workbench.errors import CompositionError, MeasureError, WorkbenchError
 from workbench.hardware import Device, Overheads, Provenance
 from workbench.models import demo_tts
 from workbench.predict import ALL_CAUSES, Pricer, executions
-from workbench.program import Argmax, Attention, Loop, Matmul, Operator, Program, calls
+from workbench.program import Loop, Operator, Program, calls
 from workbench.search import k_best
+from workbench.shapes import Argmax, Attention, Matmul
 
 DEMO = demo_tts.program()
 ONE, TWO = Configuration(1), Configuration(2)

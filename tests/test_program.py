@@ -17,7 +17,8 @@ from workbench.errors import ProgramError
 from workbench.models import load_program
 from workbench.models.demo_tts import CONFIG, DemoConfig, program
 from workbench.models.demo_tts_torch import DemoTTS, State
-from workbench.program import Argmax, Attention, Call, Gather, Loop, Matmul, Node, Operator, Program, Seq, calls, items
+from workbench.program import Call, Loop, Node, Operator, Program, Seq, calls, items
+from workbench.shapes import Argmax, Attention, Gather, Matmul
 
 SMALL = DemoConfig(
     hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ff=48, predictor_layers=1, codebooks=3, codes=32,

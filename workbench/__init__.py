@@ -10,7 +10,7 @@
 In the order the data flows; a module imports only rows above it (``tests/test_imports.py``):
 
 ``errors``       the exception tree
-``program``      operators, loops and stages of a model; ``models`` has those that ship
+``shapes``, ``program``   what operators move and compute; operators, loops, stages. ``models`` has those that ship
 ``compose``      regions, compositions, cuts, legality
 ``hardware``     a device and its overheads, each number with its provenance
 ``profiles``     profiler files to one kernel table; kernels to operators

@@ -51,9 +51,7 @@ class Configuration:
 
 
 def _not_a_configuration(what: object) -> CompositionError:
-    return CompositionError(
-        f"configuration {repr(what):.40}: expected WORKERSxTILES, two positive integers, as in '2x1'"
-    )
+    return CompositionError(f"configuration {what!r:.40}: expected WORKERSxTILES, two positive integers, as in '2x1'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def read_device(path: Path) -> Device:
             run_spread_frac=_fraction("run_spread_frac", data["run_spread_frac"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        reason = f"{type(error).__name__} {str(error):.120}"
+        reason = f"{type(error).__name__} {error!s:.120}"
         raise MeasureError(f"{path}: not a device file, {reason}; `workbench bench` writes one") from error
 
 

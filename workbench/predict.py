@@ -30,7 +30,8 @@ from workbench.cost import CostTable
 from workbench.errors import CompositionError, WorkbenchError
 from workbench.hardware import Device, Overheads, Provenance, worst
 from workbench.lower import lower
-from workbench.program import Attention, Call, Program, calls
+from workbench.program import Call, Program, calls
+from workbench.shapes import Attention
 from workbench.simulate import CAUSES, Mechanism, Run, TileQueue, causes, critical_segments, prefix_makespans, simulate
 from workbench.uncertainty import interval_ns
 

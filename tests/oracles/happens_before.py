@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.events import EventGraph
-from workbench.program import Argmax, Attention, Call, Conv, Gather, Matmul
+from workbench.program import Call
+from workbench.shapes import Argmax, Attention, Conv, Gather, Matmul
 from workbench.tiles import Box, TileGraph
 
 Window = tuple[int | slice | list[int], ...]

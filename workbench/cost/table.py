@@ -20,7 +20,8 @@ from workbench.compose import Configuration
 from workbench.errors import CompositionError, MeasureError
 from workbench.hardware import Provenance, worst
 from workbench.lower.lowering import operator_tiles
-from workbench.program import Attention, Call, Operator
+from workbench.program import Call, Operator
+from workbench.shapes import Attention
 
 # One row a tile: `how` is a configuration ("2x1") or a conventional arm that runs whole operators ("eager", tile 0).
 COLUMNS: dict[str, str] = {

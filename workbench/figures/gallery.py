@@ -91,10 +91,14 @@ def _predicted(pricer: Pricer, where: str, suffix: str) -> Iterator[Drawn]:
     table = tables.difference_table(best, rival)
     yield f"why_not_the_monolith_{suffix}", "waterfall", plots.waterfall(table, where), table
     table = tables.timeline_table(pricer, best.composition)
-    name = tables.title_of(best.composition)
-    yield f"timeline_{suffix}", "tile_timeline", timeline.tile_timeline(table, f"{where} The selected one, {name}."), table
+    text = f"{where} The selected one, {tables.title_of(best.composition)}."
+    yield (
+        f"timeline_{suffix}",
+        "tile_timeline",
+        timeline.tile_timeline(table, f"{where} The selected one, {name}."),
+        table,
+    )
     table = tables.chain_table(pricer, best.composition)
-    text = f"{where} The selected one, {name}."
     yield f"composition_{suffix}", "composition_strip", timeline.composition_strip(table, text), table
 
 

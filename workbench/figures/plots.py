@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -160,9 +162,13 @@ def waterfall(table: pd.DataFrame, caption: str = "") -> go.Figure:
             decreasing={"marker": {"color": colour(2)}}, totals={"marker": {"color": colour(0)}},
         )
     )  # fmt: skip
+    reached = list(accumulate(steps, initial=total))
+    span = max(reached) - min(reached)
+    floor = min(reached) - 2 * span if 0 < 3 * span < min(reached) else 0.0
+    cut = f"The axis starts at {floor:,.0f} µs, so that the steps are seen." if floor else ""
     figure = frame(
         figure, title="What the difference is made of", x="cause", y=TTFO, height=300, legend=False,
-        caption=[f"From: {base}. To: {other}. Signed steps in µs.", origins(table), caption],
+        caption=[f"From: {base}. To: {other}. Signed steps in µs.", cut, origins(table), caption],
     )  # fmt: skip
-    figure.update_yaxes(tickformat=",", rangemode="tozero")
+    figure.update_yaxes(tickformat=",", range=[floor, max(reached) + 0.12 * (max(reached) - floor)])
     return figure

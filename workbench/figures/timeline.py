@@ -20,22 +20,22 @@ KIND_LOOKS = {
 }  # fmt: skip
 
 
-def tile_timeline(spans: pd.DataFrame, caption: str = "") -> go.Figure:
+def tile_timeline(spans: pd.DataFrame, caption: str = "", workers: int = 0) -> go.Figure:
     """A lane a worker, a bar a tile, coloured and hatched by stage; ``spans`` has TIMELINE_COLUMNS.
 
-    Rows of a lane below 0 are launches, drawn on top, with their kind as ``stage``. A column ``shown`` below 1 says
+    At least ``workers`` lanes are drawn, so that idle ones are seen. Rows of a lane below 0 are launches, drawn on top, with their kind as ``stage``. A column ``shown`` below 1 says
     that the table stops at this share of the time.
     """
     require(spans, TIMELINE_COLUMNS, "tile_timeline")
     is_launch = spans["lane"] < 0
-    workers = sorted(int(lane) for lane in spans.loc[~is_launch, "lane"].unique())
+    used = {int(lane) for lane in spans.loc[~is_launch, "lane"].unique()}
     figure = blank()
     kinds = KIND_LOOKS if is_launch.any() else {}
     for kind, marker in kinds.items():
         _lane_bars(figure, spans[is_launch & (spans["stage"] == kind)], f"{kind} launch", dict(marker), 0.5)
     for rank, stage in enumerate(ordered(spans.loc[~is_launch, "stage"])):
         _lane_bars(figure, spans[~is_launch & (spans["stage"] == stage)], stage, look(rank), 0.85)
-    lanes = ([-1] if kinds else []) + workers
+    lanes = ([-1] if kinds else []) + sorted(used | set(range(workers)))
     shown = float(spans["shown"].iloc[0]) if "shown" in spans else 1.0
     cut_short = "" if shown >= 1 else f"Only the first {shown:.1%} of the time is drawn."
     figure = frame(
@@ -46,7 +46,10 @@ def tile_timeline(spans: pd.DataFrame, caption: str = "") -> go.Figure:
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(tickformat=",", rangemode="tozero")
     figure.update_yaxes(
-        autorange="reversed", tickvals=few, ticktext=["launch" if lane < 0 else str(lane) for lane in few], showgrid=False
+        autorange="reversed",
+        tickvals=few,
+        ticktext=["launch" if lane < 0 else str(lane) for lane in few],
+        showgrid=False,
     )
     return figure
 
@@ -73,7 +76,14 @@ def composition_strip(table: pd.DataFrame, caption: str = "") -> go.Figure:
         marker: dict[str, object] = {"color": colour(rank), "line": {"color": "white", "width": 1}}
         text_ink = ink_on(rank)
         if first["kind"] == "conventional":
-            pattern = {"shape": "/", "fillmode": "replace", "bgcolor": "white", "fgcolor": colour(rank), "solidity": 0.25, "size": 7}
+            pattern = {
+                "shape": "/",
+                "fillmode": "replace",
+                "bgcolor": "white",
+                "fgcolor": colour(rank),
+                "solidity": 0.25,
+                "size": 7,
+            }
             marker |= {"pattern": pattern, "line": {"color": colour(rank), "width": 1}}
             text_ink = INK
         how = f"{first['kind']} {first['how']}"
@@ -94,7 +104,9 @@ def composition_strip(table: pd.DataFrame, caption: str = "") -> go.Figure:
                 x=at, y=0.62, text="✂ ↻" if edges else "✂", showarrow=False, yanchor="bottom", font={"size": 12}
             )
     _stage_brackets(figure, table, left, right)
-    what = "Dashed: cuts; ↻ a back edge is cut there too. Hatched: conventional. Width: all calls until the first output"
+    what = (
+        "Dashed: cuts; ↻ a back edge is cut there too. Hatched: conventional. Width: all calls until the first output"
+    )
     arm = str(table["arm"].iloc[0])
     figure = frame(
         figure, title="The composition along the program's text", x=f"time of the operators alone, {safe(arm)} (µs)",

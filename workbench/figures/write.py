@@ -75,9 +75,7 @@ def write(
     return paths + write_pictures([(figure, folder / name)], say)
 
 
-def write_page(
-    figure: go.Figure, table: pd.DataFrame, folder: Path, name: str, trail: dict[str, object]
-) -> list[Path]:
+def write_page(figure: go.Figure, table: pd.DataFrame, folder: Path, name: str, trail: dict[str, object]) -> list[Path]:
     """Write the table, the page and the trail of one figure."""
     if not name or Path(name).name != name:
         raise WorkbenchError(f"figure name {name!r}: expected a plain file name without a folder or suffix")
@@ -103,7 +101,11 @@ def write_pictures(figures: Iterable[tuple[go.Figure, Path]], say: Callable[[str
                 target = stem.with_name(f"{stem.name}.{kind}")
                 size = {"width": WIDTH_PX, "height": figure.layout.height, "scale": SCALE if kind == "png" else 1}
                 written.append(target)
-                yield {"fig": _for_pdf(figure) if kind == "pdf" else figure, "path": str(target), "opts": {"format": kind, **size}}
+                yield {
+                    "fig": _for_pdf(figure) if kind == "pdf" else figure,
+                    "path": str(target),
+                    "opts": {"format": kind, **size},
+                }
 
     try:
         # mathjax=False: kaleido would load it from a network

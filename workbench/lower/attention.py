@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.lower.matmul import spans
-from workbench.program import Attention, Matmul, Shape
+from workbench.shapes import Attention, Matmul, Shape
 from workbench.tiles import Box
 
 FAR = 1 << 40

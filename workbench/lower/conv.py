@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.lower.matmul import spans
-from workbench.program import Conv, Gather, Shape
+from workbench.shapes import Conv, Gather, Shape
 from workbench.tiles import Box
 
 CHANNEL_UNIT = 4

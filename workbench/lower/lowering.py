@@ -12,7 +12,8 @@ import numpy as np
 from workbench.compose import Configuration
 from workbench.events import EventGraph, check_events
 from workbench.lower import attention, conv, matmul
-from workbench.program import Argmax, Attention, Call, Conv, Gather, Item, Matmul, Operator, Shape, calls
+from workbench.program import Call, Item, Operator, calls
+from workbench.shapes import Argmax, Attention, Conv, Gather, Matmul, Shape
 from workbench.tiles import Box, TileGraph, check_tiles
 
 

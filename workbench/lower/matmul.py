@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from workbench.program import Argmax, Gather, Matmul, Shape
+from workbench.shapes import Argmax, Gather, Matmul, Shape
 from workbench.tiles import Box
 
 COLUMN_UNIT = 16  # narrowest column strip: one cache line of fp32, and Hazy's tile height on GPUs

@@ -28,7 +28,8 @@ from workbench.measure.cpu_model import COLUMNS as DESCRIPTOR_COLUMNS
 from workbench.measure.cpu_model import TOUCH, CpuModel
 from workbench.measure.cpu_runtime import Workers
 from workbench.models.demo_tts_torch import DemoTTS, State
-from workbench.program import Attention, Call, Program, calls
+from workbench.program import Call, Program, calls
+from workbench.shapes import Attention
 
 PASSES = 2  # over all benchmarks, so that a drift between them shows
 REPEATS = 12  # samples a pass of each call; operators in layers have as many calls as layers

@@ -18,7 +18,8 @@ import torch
 
 from workbench.models.demo_tts import DemoConfig
 from workbench.models.demo_tts_torch import Block, Convolution, DemoTTS, State
-from workbench.program import Attention, Call, Conv, Matmul, Operator, Program
+from workbench.program import Call, Operator, Program
+from workbench.shapes import Attention, Conv, Matmul
 from workbench.tiles import Box
 
 COLUMNS = 28

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from workbench.program import Argmax, Attention, Conv, Gather, Loop, Matmul, Node, Operator, Program, Seq
+from workbench.program import Loop, Node, Operator, Program, Seq
+from workbench.shapes import Argmax, Attention, Conv, Gather, Matmul
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,9 @@ class Explorer(w.VBox):
             for region in self.shown.composition.regions:
                 for name in region.items:
                     depth, i = pricer.place[name]
-                    kinds |= dict.fromkeys(names_in(pricer.levels[depth].items[i]), str(region.configuration or region.arm))
+                    kinds |= dict.fromkeys(
+                        names_in(pricer.levels[depth].items[i]), str(region.configuration or region.arm)
+                    )
         return kinds | self.treatments
 
     # -- view ----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def open_source(model: str, folder: Path, batch: int) -> Source:
     pricer = Pricer(program, device, table, batch)
     samples, compositions, note = _samples(folder, pricer, batch)
     measured = {digest: pricer.predict(c) for digest, c in compositions.items()}
-    selection = select(pricer)
+    selection = select(pricer, also=list(compositions.values()))
     known = [*compositions.values(), *named_compositions(pricer)]
     names = {c.digest: c.name for c in known if c.name}
     configuration = fastest(pricer, "monolith").regions[0].configuration

@@ -20,7 +20,7 @@ SMALL = {"width": "auto", "margin": "2px 4px 2px 0"}
 def column(title: str, child: Any, flex: str) -> Any:
     """A titled column that scrolls within itself and may shrink."""
     head = w.HTML(f'<b style="font-size: 12px">{title}</b>')
-    inner = w.Box([child], layout={"max_height": "470px", "overflow": "auto", "display": "block"})
+    inner = w.Box([child], layout={"max_height": "520px", "overflow": "auto", "display": "block"})
     return w.VBox([head, inner], layout={"flex": flex, "min_width": "0"})
 
 
@@ -74,8 +74,10 @@ class View(w.VBox):
         """Redraw everything that follows from a legal composition."""
         self.headline.value = texts.headline_html(p, best)
         self.causes.value = texts.html_table(*texts.causes_rows(p, best))
-        self.timeline.draw(tile_timeline(timeline_table(pricer, p.composition, TILES_DRAWN)))
-        self.waterfall.draw(waterfall(difference_table(best, p), "The first is the selected best."))
+        workers = pricer.device.workers
+        spans = timeline_table(pricer, p.composition, TILES_DRAWN)
+        self.timeline.draw(tile_timeline(spans, workers=workers), 190 + 44 * min(workers, 14))
+        self.waterfall.draw(waterfall(difference_table(best, p), "From the selected best."), 330)
 
     def refuse(self, problem: str, still_shown: bool, missing: Sequence[str], idle: Sequence[str]) -> None:
         """Show why the cuts are refused, with the two ways out; with ``problem`` empty, that they are not."""
