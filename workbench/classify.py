@@ -1,8 +1,8 @@
 """How the best composition changes with the batch: megakernel-stable, -receding, -advancing, -averse.
 
 The paper gives the four names; the definitions here are ours. T(b) is the tie set at batch b. Coverage κ of a
-composition is the share of the conventional graph's time (eager, benchmarks alone) whose operators it runs in
-megakernels; at a batch it is the range over T(b).
+composition is the share of the conventional graph's time (benchmarks alone, eager where there is such an arm) whose
+operators it runs in megakernels; at a batch it is the range over T(b).
 
 - averse: a fully conventional composition is in T(b) for every b
 - stable: one composition with megakernels is in T(b) for every b
@@ -65,10 +65,9 @@ def coverage(pricer: Pricer, composition: Composition) -> float:
             depth, start = pricer.place[region.items[0]]
             for item in pricer.levels[depth].items[start : start + len(region.items)]:
                 inside |= {op.name for op in operators_in(item)}
-    arm = "eager" if "eager" in pricer.arms else pricer.arms[0]
     total = covered = 0
     for call in calls(pricer.program.first):
-        ns = int(pricer.table.whole(call.operator, pricer.batch, call.position, arm).ns[0])
+        ns = pricer.conventional_ns(call)
         total += ns
         covered += ns if call.operator.name in inside else 0
     return covered / total

@@ -108,6 +108,13 @@ def _guess(predictions: list[Prediction], medians: np.ndarray, what: str) -> flo
     return float(medians[mine].min() / medians.min() - 1) if mine else None
 
 
+def _rank(predicted: np.ndarray, medians: np.ndarray) -> float:
+    """Spearman's correlation; NaN where either has one value only, so that there is no order to compare."""
+    if len(set(predicted)) == 1 or len(set(medians)) == 1:
+        return float("nan")
+    return float(stats.spearmanr(predicted, medians).statistic)
+
+
 def _summary(batch: int, predictions: list[Prediction], times: list[np.ndarray], tied: set[str]) -> dict[str, object]:
     predicted = np.array([p.ttfo_ns for p in predictions], np.float64)
     medians = np.array([np.median(t) for t in times])
@@ -122,7 +129,7 @@ def _summary(batch: int, predictions: list[Prediction], times: list[np.ndarray],
         "compositions": len(predictions),
         "bias_frac": error.mean(),
         "mape": np.abs(error).mean(),
-        "rank": float(stats.spearmanr(predicted, medians).statistic),
+        "rank": _rank(predicted, medians),
         "picked": predictions[pick].composition.name or predictions[pick].composition.digest,
         "measured_best": predictions[best].composition.name or predictions[best].composition.digest,
         "measured_tied": int((spread <= 0).sum()),

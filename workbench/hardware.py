@@ -65,6 +65,8 @@ class Device:
     machine: Mapping[str, str]
     taken: str
     run_spread_frac: float  # relative standard deviation between passes over the same benchmarks
+    prefetch_depth: int = 0  # tiles whose weights a worker of a megakernel can hold, see ``simulate.Mechanism``
+    whole_arms: tuple[str, ...] = ("eager",)  # conventional arms whose operators were timed whole, not tile by tile
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ from workbench.compose import (
     levels,
     operators_in,
 )
-from workbench.cost import CostTable
-from workbench.errors import CompositionError, WorkbenchError
+from workbench.cost import Costs, CostTable, TileCosts
+from workbench.errors import CompositionError, MeasureError, WorkbenchError
 from workbench.hardware import Device, Overheads, Provenance, worst
 from workbench.lower import lower
 from workbench.program import Call, Program, calls
@@ -143,7 +143,7 @@ class Pricer:
         self,
         program: Program,
         device: Device,
-        table: CostTable,
+        table: Costs,
         batch: int,
         configurations: tuple[Configuration, ...] | None = None,
         arms: tuple[str, ...] | None = None,
@@ -173,10 +173,10 @@ class Pricer:
         key = (call.operator.name, call.position)
         if key not in self._best:
             workers = self.device.workers
-            overheads = self.device.overhead("replay", workers)
+            overheads = self.device.overhead(self._tiled_arm, workers)
 
             def ns(configuration: Configuration) -> tuple[int, Configuration]:
-                times = self.table.call_tiles(call, self.batch, configuration).ns
+                times = self.table.call_tiles(call, self.batch, configuration).total_ns
                 lanes = np.arange(len(times)) % configuration.workers
                 work = np.bincount(lanes, times + overheads.dispatch_ns + overheads.signal_ns)
                 return int(work.max()), configuration
@@ -200,13 +200,15 @@ class Pricer:
         lowered = lower(level.items, index, self.batch, configuration)
         tiles, events = lowered.tiles, lowered.events
         costs = [self.table.call_tiles(call, self.batch, configuration) for call in tiles.calls]
-        ns = np.concatenate([cost.ns for cost in costs])
+        weight_ns, input_ns, ns = _times(costs)
         queue = TileQueue(
             lane=tiles.lane, op=tiles.call, signal=events.signal, wait_ptr=events.wait_ptr,
-            wait_event=events.wait_event, threshold=events.threshold, weight_ns=np.zeros_like(ns),
-            input_ns=np.zeros_like(ns), compute_ns=ns, lanes=tiles.lanes, ops=len(tiles.calls),
+            wait_event=events.wait_event, threshold=events.threshold, weight_ns=weight_ns,
+            input_ns=input_ns, compute_ns=ns, lanes=tiles.lanes, ops=len(tiles.calls),
         )  # fmt: skip
-        mechanism = _mechanism(self.device.overhead("megakernel", configuration.workers), barrier=False)
+        mechanism = _mechanism(
+            self.device.overhead("megakernel", configuration.workers), depth=self.device.prefetch_depth, barrier=False
+        )
         return LevelQueue(
             queue, mechanism, tiles.calls, lowered.item_stop, worst({cost.provenance for cost in costs}),
             {call.operator.name: cost.spread_frac for call, cost in zip(tiles.calls, costs, strict=True)},
@@ -219,38 +221,51 @@ class Pricer:
         for item in level.items:
             sequence.extend(calls((item,), index))
             item_stop.append(len(sequence))
-        if arm == "replay":
+        if arm not in self.device.whole_arms:
             chosen = [self.kernel_configuration(call) for call in sequence]
             costs = [self.table.call_tiles(c, self.batch, cfg) for c, cfg in zip(sequence, chosen, strict=True)]
             lanes = [np.arange(len(k.ns)) % cfg.workers for k, cfg in zip(costs, chosen, strict=True)]
             workers = self.device.workers
             host = np.zeros(len(sequence), np.int64)
         else:
-            costs = [self.table.whole(call.operator, self.batch, call.position, arm) for call in sequence]
+            costs = [self._whole(call, arm) for call in sequence]
             lanes, workers = [np.zeros(1, np.int64)] * len(sequence), 1
-            tiles = np.array([self._fastest_tiles_ns(call) for call in sequence])
+            tiles = np.array([self.fastest_tiles_ns(call) for call in sequence])
             host = np.maximum(0, np.array([int(cost.ns[0]) for cost in costs]) - tiles)
         sizes = [len(cost.ns) for cost in costs]
-        ns, op = (
-            np.concatenate([cost.ns for cost in costs]),
-            np.repeat(np.arange(len(sequence), dtype=np.uint32), sizes),
-        )
+        weight_ns, input_ns, ns = _times(costs)
+        op = np.repeat(np.arange(len(sequence), dtype=np.uint32), sizes)
         queue = TileQueue(
             lane=np.concatenate(lanes).astype(np.uint32), op=op, signal=op.copy(),
             wait_ptr=np.zeros(len(ns) + 1, np.uint32), wait_event=np.zeros(0, np.uint32),
-            threshold=np.array(sizes, np.uint32), weight_ns=np.zeros_like(ns), input_ns=np.zeros_like(ns),
+            threshold=np.array(sizes, np.uint32), weight_ns=weight_ns, input_ns=input_ns,
             compute_ns=ns, lanes=workers, ops=len(sequence),
         )  # fmt: skip
-        mechanism = _mechanism(self.device.overhead(arm, self.device.workers), barrier=True)
+        mechanism = _mechanism(self.device.overhead(arm, self.device.workers), depth=min(1, self.device.prefetch_depth))
         return LevelQueue(
             queue, mechanism, tuple(sequence), tuple(item_stop), worst({cost.provenance for cost in costs}),
             {call.operator.name: cost.spread_frac for call, cost in zip(sequence, costs, strict=True)}, host,
         )  # fmt: skip
 
-    def _fastest_tiles_ns(self, call: Call) -> int:
+    def fastest_tiles_ns(self, call: Call) -> int:
+        """A call's slowest lane of tiles alone, under the configuration in which its kernel is fastest."""
         configuration = self.kernel_configuration(call)
-        ns = self.table.call_tiles(call, self.batch, configuration).ns
+        ns = self.table.call_tiles(call, self.batch, configuration).total_ns
         return int(np.bincount(np.arange(len(ns)) % configuration.workers, ns).max())
+
+    def _whole(self, call: Call, arm: str) -> TileCosts:
+        if not isinstance(self.table, CostTable):
+            raise MeasureError(f"arm {arm!r} runs whole operators, which only a benchmark table has times of")
+        return self.table.whole(call.operator, self.batch, call.position, arm)
+
+    @property
+    def _tiled_arm(self) -> str:
+        return next(arm for arm in self.device.arms if arm not in self.device.whole_arms)
+
+    def conventional_ns(self, call: Call) -> int:
+        """Time of a call as a kernel of its own: run whole where the device's conventional arm does, else as tiles."""
+        whole = [arm for arm in self.device.whole_arms if arm in self.arms]
+        return int(self._whole(call, whole[0]).ns[0]) if whole else self.fastest_tiles_ns(call)
 
     def interval_costs(self, depth: int, treatment: str) -> npt.NDArray[np.int64]:
         """(items, items + 1): entry [i, j] is the cost in ns of the region of items [i, j) over all its launches.
@@ -393,8 +408,15 @@ def restrict(composition: Composition, further: Pricer) -> Composition:
     return Composition(tuple(regions), composition.name)
 
 
-def _mechanism(o: Overheads, *, barrier: bool) -> Mechanism:
+def _times(costs: list[TileCosts]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Loads of weights, loads of inputs and bodies of all tiles, in order."""
+    weights = [np.zeros_like(cost.ns) if cost.weight_ns is None else cost.weight_ns for cost in costs]
+    inputs = [np.zeros_like(cost.ns) if cost.input_ns is None else cost.input_ns for cost in costs]
+    return np.concatenate(weights), np.concatenate(inputs), np.concatenate([cost.ns for cost in costs])
+
+
+def _mechanism(o: Overheads, *, depth: int, barrier: bool = True) -> Mechanism:
     return Mechanism(
         launch_ns=o.launch_ns, gap_ns=o.gap_ns, dispatch_ns=o.dispatch_ns, event_ns=o.event_ns,
-        signal_ns=o.signal_ns, drain_ns=o.drain_ns, barrier=barrier,
+        signal_ns=o.signal_ns, drain_ns=o.drain_ns, prefetch_depth=depth, barrier=barrier,
     )  # fmt: skip

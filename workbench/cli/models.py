@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli import options
+from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:
     from workbench.predict import Pricer
@@ -93,10 +94,13 @@ def predict(arguments: argparse.Namespace) -> int:
 
 
 def _with_profile(pricer: Pricer, path: str) -> tuple[Pricer, Any]:
+    from workbench.cost import CostTable
     from workbench.cost.profiled import profiled_times, with_profile
     from workbench.predict import Pricer
     from workbench.profiles import attribute_kernels, load
 
+    if not isinstance(pricer.table, CostTable):
+        raise WorkbenchError("a profile takes the place of eager benchmarks, and a GPU's file has none")
     profile = load(path)
     times = profiled_times(attribute_kernels(profile.kernels, pricer.program.operators()), pricer.program)
     table, difference = with_profile(pricer.table, times, pricer.batch)

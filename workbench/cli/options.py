@@ -72,11 +72,21 @@ def store_of(device: str) -> Path:
 
 def pricer_of(arguments: argparse.Namespace, batch: int) -> Pricer:
     """A pricer of MODEL on --device at one batch."""
+    from workbench.cost import Roofline
+    from workbench.gpu import gpu_files, read_gpu
     from workbench.measure.store import load_bench
     from workbench.predict import Pricer
 
-    device, table = load_bench(store_of(arguments.device))
-    return Pricer(program_of(arguments), device, table, batch)
+    program, name, gpus = program_of(arguments), arguments.device, gpu_files()
+    if name in gpus or name.endswith(".toml"):
+        gpu = read_gpu(gpus.get(name, Path(name)))
+        return Pricer(program, gpu.device(), Roofline(gpu), batch)
+    try:
+        folder = store_of(name)
+    except MeasureError as error:
+        raise MeasureError(f"{error}, a GPU ({', '.join(gpus)}) or a .toml file of one") from None
+    device, table = load_bench(folder)
+    return Pricer(program, device, table, batch)
 
 
 def composition_of(pricer: Pricer, text: str) -> Composition:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from workbench.cost.roofline import Roofline
 from workbench.cost.table import COLUMNS, CostTable, TileCosts, read_table
 
-__all__ = ["COLUMNS", "CostTable", "TileCosts", "read_table"]
+Costs = CostTable | Roofline
+
+__all__ = ["COLUMNS", "CostTable", "Costs", "Roofline", "TileCosts", "read_table"]

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +39,26 @@ LARGEST = 2**53  # beyond, a float64 does not hold every whole number
 
 @dataclass(frozen=True, slots=True)
 class TileCosts:
-    """Times of one operator's tiles, ns (tiles,), relative half-IQR of their sum, and where they come from."""
+    """Times of one operator's tiles (tiles,), relative half-IQR of their sum, and where they come from.
+
+    ``ns`` is the body's time; loads of weights and of inputs are beside it where a source can tell them apart, else
+    they are in it and None here.
+    """
 
     ns: npt.NDArray[np.int64]
     spread_frac: float
     provenance: Provenance
+    weight_ns: npt.NDArray[np.int64] | None = None
+    input_ns: npt.NDArray[np.int64] | None = None
+
+    @property
+    def total_ns(self) -> npt.NDArray[np.int64]:
+        """Time of each tile alone, its weights loaded with its inputs before it computes."""
+        loads = np.zeros_like(self.ns)
+        for part in (self.weight_ns, self.input_ns):
+            if part is not None:
+                loads = np.maximum(loads, part)
+        return self.ns + loads
 
 
 Measured = tuple[npt.NDArray[np.float64], float]  # ns a tile, spread
@@ -60,12 +74,14 @@ class CostTable:
 
     def __post_init__(self) -> None:
         check_table(self.rows, "the table")
-        keys = ["operator", "how", "batch", "position"]
-        for key, group in self.rows.sort_values("tile").groupby(keys, sort=True):
-            operator, how, batch, position = cast(tuple[str, str, int, int], key)
-            ns = group["median_ns"].to_numpy(np.float64)
-            half = (group["q75_ns"] - group["q25_ns"]).to_numpy(np.float64).sum() / 2
-            spread = float(half / max(1.0, ns.sum()))
+        tiles: dict[tuple[str, str, int, int], list[tuple[int, int]]] = {}
+        ordered = self.rows.sort_values("tile")
+        columns = (ordered[name].tolist() for name in COLUMNS)
+        for operator, batch, position, how, _, median, q25, q75, _ in zip(*columns, strict=True):
+            tiles.setdefault((operator, how, batch, position), []).append((median, q75 - q25))
+        for (operator, how, batch, position), times in tiles.items():
+            ns, widths = np.array(times, np.float64).T
+            spread = float(widths.sum() / 2 / ns.sum())
             self._index.setdefault((operator, how), {}).setdefault(batch, {})[position] = (ns, spread)
 
     @property
@@ -200,22 +216,22 @@ def check_table(rows: pd.DataFrame, where: str) -> None:
 
 
 def _check_tiles(rows: pd.DataFrame, where: str) -> None:
-    tiles = rows.groupby(["operator", "how", "batch", "position"])["tile"].agg(["size", "max"]).reset_index()
-    gaps = tiles[tiles["size"] != tiles["max"] + 1]
-    if len(gaps):
-        first = gaps.iloc[0]
-        raise MeasureError(
-            f"{where}: {first['operator']} at batch {first['batch']} as {first['how']} has {first['size']} tiles, "
-            f"numbered up to {first['max']}; they must be 0, 1, 2, …"
-        )
-    counts = tiles.groupby(["operator", "how", "batch"])["size"].agg(["min", "max"]).reset_index()
-    differ = counts[counts["min"] != counts["max"]]
-    if len(differ):
-        first = differ.iloc[0]
-        raise MeasureError(
-            f"{where}: {first['operator']} at batch {first['batch']} as {first['how']} has {first['min']} tiles at one "
-            f"position and {first['max']} at another; the table is of two versions of the program"
-        )
+    """Raise MeasureError unless tiles are numbered 0, 1, 2, … and are as many at every position."""
+    tiles: dict[tuple[str, str, int], dict[int, list[int]]] = {}
+    columns = (rows[name].tolist() for name in ("operator", "how", "batch", "position", "tile"))
+    for operator, how, batch, position, tile in zip(*columns, strict=True):
+        tiles.setdefault((operator, how, batch), {}).setdefault(position, []).append(tile)
+    for (operator, how, batch), by_position in tiles.items():
+        what = f"{where}: {operator} at batch {batch} as {how} has"
+        for found in by_position.values():
+            if len(found) != max(found) + 1:
+                raise MeasureError(f"{what} {len(found)} tiles, numbered up to {max(found)}; they must be 0, 1, 2, …")
+        counts = sorted({len(found) for found in by_position.values()})
+        if len(counts) > 1:
+            raise MeasureError(
+                f"{what} {counts[0]} tiles at one position and {counts[-1]} at another; the table is of two versions "
+                "of the program"
+            )
 
 
 def read_table(path: Path) -> CostTable:

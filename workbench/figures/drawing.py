@@ -29,9 +29,8 @@ def safe(name: object) -> str:
 def require(table: pd.DataFrame, columns: Iterable[str], where: str) -> None:
     """Raise WorkbenchError unless ``table`` has rows and every one of ``columns``."""
     if missing := [name for name in columns if name not in table.columns]:
-        raise WorkbenchError(
-            f"{where}: the table lacks {', '.join(missing)}; it has {', '.join(map(str, table.columns)) or 'no columns'}"
-        )
+        there = ", ".join(map(str, table.columns)) or "no columns"
+        raise WorkbenchError(f"{where}: the table lacks {', '.join(missing)}; it has {there}")
     if table.empty:
         raise WorkbenchError(f"{where}: the table has no rows, so there is nothing to draw")
 

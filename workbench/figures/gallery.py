@@ -27,7 +27,7 @@ def inputs_of(store_folder: Path) -> list[Path]:
 
 
 def make_all(folder: Path, store_folder: Path, say: Callable[[str], None] = say_on_stderr) -> list[Path]:
-    """Make every figure from a store into ``folder``; what cannot be made is said in one line each. Returns the paths."""
+    """Make every figure from a store into ``folder`` and return the paths; ``say`` gets a line for what is left out."""
     written: list[Path] = []
     pictures: list[tuple[go.Figure, Path]] = []
     inputs, command = inputs_of(store_folder), "workbench figures"
@@ -53,11 +53,9 @@ def draw_all(store_folder: Path, say: Callable[[str], None] = say_on_stderr) -> 
 
 
 def _measured(store_folder: Path, comparison: Comparison, device: str, where: str) -> Iterator[Drawn]:
-    scatter = comparison.table
-    yield (
-        "predicted_vs_measured", "predicted_vs_measured",
-        plots.predicted_vs_measured(scatter, f"{where} {comparison.verdict[0].upper()}{comparison.verdict[1:]}."), scatter,
-    )  # fmt: skip
+    scatter, verdict = comparison.table, comparison.verdict
+    figure = plots.predicted_vs_measured(scatter, f"{where} {verdict[0].upper()}{verdict[1:]}.")
+    yield "predicted_vs_measured", "predicted_vs_measured", figure, scatter
     lines = headline_table(comparison, device)
     yield "ttfo_by_batch", "ttfo_by_batch", plots.ttfo_by_batch(lines, where), lines
 
@@ -90,14 +88,10 @@ def _predicted(pricer: Pricer, where: str, suffix: str) -> Iterator[Drawn]:
     rival = next(p for p in designs if p.composition.shape == "monolith")
     table = tables.difference_table(best, rival)
     yield f"why_not_the_monolith_{suffix}", "waterfall", plots.waterfall(table, where), table
-    table = tables.timeline_table(pricer, best.composition)
     text = f"{where} The selected one, {tables.title_of(best.composition)}."
-    yield (
-        f"timeline_{suffix}",
-        "tile_timeline",
-        timeline.tile_timeline(table, f"{where} The selected one, {name}."),
-        table,
-    )
+    table = tables.timeline_table(pricer, best.composition)
+    figure = timeline.tile_timeline(table, text, pricer.device.workers)
+    yield f"timeline_{suffix}", "tile_timeline", figure, table
     table = tables.chain_table(pricer, best.composition)
     yield f"composition_{suffix}", "composition_strip", timeline.composition_strip(table, text), table
 

@@ -154,7 +154,7 @@ def waterfall(table: pd.DataFrame, caption: str = "") -> go.Figure:
     figure = blank()
     figure.add_trace(
         go.Waterfall(
-            x=["from", *(safe(cause.replace("_", " ")) for cause in table["cause"]), "to"],
+            name="difference", x=["from", *(safe(cause.replace("_", " ")) for cause in table["cause"]), "to"],
             y=[total, *steps, 0.0], measure=["absolute", *["relative"] * len(steps), "total"],
             text=[f"{total:,.1f}", *(f"{step:+,.1f}" if step else "0" for step in steps), f"{total + sum(steps):,.1f}"],
             textposition="outside", cliponaxis=False, hovertemplate="%{x}: %{text} µs<extra></extra>",

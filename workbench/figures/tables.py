@@ -170,8 +170,8 @@ def timeline_table(pricer: Pricer, composition: Composition, limit: int = TILE_L
 def chain_table(pricer: Pricer, composition: Composition) -> pd.DataFrame:
     """The operators in text order, with what each costs as a conventional kernel and where the composition cuts.
 
-    Columns: operator, stage, loops, calls, conventional_us (all calls, launch and drain left out), arm, region (from 1),
-    kind, how, cut_before (the boundaries cut just before it, "" for none), provenance.
+    Columns: operator, stage, loops, calls, conventional_us (all calls, launch and drain left out), arm, region (from
+    1), kind, how, cut_before (the boundaries cut just before it, "" for none), provenance.
     """
     arm = "eager" if "eager" in pricer.arms else pricer.arms[0]
     stage_of, cuts = pricer.program.stages(), cuts_of(pricer.program, composition)

@@ -9,7 +9,8 @@ from workbench.figures.drawing import INK, blank, colour, frame, ink_on, look, o
 
 TIMELINE_COLUMNS = ("lane", "op_name", "stage", "begin_ns", "end_ns", "provenance")
 CHAIN_COLUMNS = (
-    "operator", "stage", "loops", "calls", "conventional_us", "arm", "region", "kind", "how", "cut_before", "provenance",
+    "operator", "stage", "loops", "calls", "conventional_us", "arm", "region", "kind", "how", "cut_before",
+    "provenance",
 )  # fmt: skip
 KIND_LOOKS = {
     "megakernel": {"color": INK, "line": {"width": 1, "color": "white"}},
@@ -23,8 +24,8 @@ KIND_LOOKS = {
 def tile_timeline(spans: pd.DataFrame, caption: str = "", workers: int = 0) -> go.Figure:
     """A lane a worker, a bar a tile, coloured and hatched by stage; ``spans`` has TIMELINE_COLUMNS.
 
-    At least ``workers`` lanes are drawn, so that idle ones are seen. Rows of a lane below 0 are launches, drawn on top, with their kind as ``stage``. A column ``shown`` below 1 says
-    that the table stops at this share of the time.
+    At least ``workers`` lanes are drawn, so that idle ones are seen. Rows of a lane below 0 are launches, drawn on top,
+    with their kind as ``stage``. A column ``shown`` below 1 says that the table stops at this share of the time.
     """
     require(spans, TIMELINE_COLUMNS, "tile_timeline")
     is_launch = spans["lane"] < 0
@@ -40,13 +41,14 @@ def tile_timeline(spans: pd.DataFrame, caption: str = "", workers: int = 0) -> g
     cut_short = "" if shown >= 1 else f"Only the first {shown:.1%} of the time is drawn."
     figure = frame(
         figure, title="Tiles of each worker until the first output", x="time (µs)", y="worker",
-        caption=[cut_short, "Simulated. White between bars: waits and overheads.", origins(spans), caption], height=70 + 44 * min(len(lanes), 14),
+        caption=[cut_short, "Simulated. White between bars: waits and overheads.", origins(spans), caption],
+        height=70 + 44 * min(len(lanes), 14),
     )  # fmt: skip
     few = lanes if len(lanes) <= 40 else lanes[:: len(lanes) // 20]
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(tickformat=",", rangemode="tozero")
     figure.update_yaxes(
-        autorange="reversed",
+        range=[lanes[-1] + 0.6, lanes[0] - 0.6],
         tickvals=few,
         ticktext=["launch" if lane < 0 else str(lane) for lane in few],
         showgrid=False,

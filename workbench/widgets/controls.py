@@ -82,7 +82,7 @@ class RegionPanel(w.VBox):
     @property
     def choices(self) -> dict[str, Any]:
         """The dropdown of each region shown, by its first item."""
-        shown = set(self.children)
+        shown: set[Any] = set(self.children)
         return {first: choice for first, (row, _, choice) in self._rows.items() if row in shown}
 
     def show(self, composition: Composition, options: Sequence[str]) -> None:
@@ -99,8 +99,7 @@ class RegionPanel(w.VBox):
                 chosen[first] = how
                 rows.append(row)
             self.treatments = chosen
-            if tuple(rows) != self.children:
-                self.children = rows
+            self.children = rows
         finally:
             self._quiet = False
 

@@ -43,7 +43,7 @@ def missing_cuts(program: Program, cuts: Iterable[str]) -> frozenset[str]:
 
 
 def idle_cuts(program: Program, cuts: Iterable[str]) -> frozenset[str]:
-    """The fewest of ``cuts`` whose dropping makes the rest legal: unknown ones and those that lack what they ask for."""
+    """The fewest of ``cuts`` whose dropping makes the rest legal: unknown ones, and those that lack what they need."""
     rule, given = asks_for(program), frozenset(cuts)
     kept = given & rule.keys()
     while lacking := {cut for cut in kept if not rule[cut] <= kept}:

@@ -10,35 +10,43 @@ import plotly.graph_objects as go
 NUMBERS = ("x", "y", "base", "text", "measure", "customdata")
 
 
-class Drawing(w.Box):
+class Drawing(w.VBox):
     """Shows one figure at the width there is and a fixed height; ``figure`` is the FigureWidget."""
 
     def __init__(self, margin: dict[str, int]) -> None:
         # A FigureWidget keeps its first width unless what holds it may shrink.
-        super().__init__(layout={"width": "100%", "min_width": "0", "overflow": "hidden"})
-        self.add_class("wb-drawing")
+        self._held = w.Box(layout={"width": "100%", "min_width": "0", "overflow": "hidden"})
+        self._held.add_class("wb-drawing")
+        self._caption = w.HTML()
+        super().__init__([self._held, self._caption], layout={"width": "100%", "min_width": "0"})
         self.figure: Any = None
         self.margin = margin
 
     def draw(self, figure: go.Figure, height: int) -> None:
-        """Show ``figure``; where it is like the one shown, only numbers, captions and ranges are sent."""
+        """Show ``figure``; where it has the traces of the one shown, only their numbers and the captions are sent."""
+        notes = [note.text.replace("<br>", " ") for note in figure.layout.annotations if note.name == "caption"]
+        self._caption.value = f'<div class="wb-note">{" ".join(notes)}</div>'  # plotly's text is escaped as HTML is
+        figure.layout.annotations = ()
         figure.update_layout(autosize=True, margin=self.margin, title_text=None, height=height)
-        if self.figure is None or _kind(self.figure) != _kind(figure):
+        if self.figure is None:
             self.figure = go.FigureWidget(figure)
             page = {"displaylogo": False, "plotlyServerURL": "", "responsive": True}
             self.figure._config = {**self.figure._config, **page}
-            self.children = [self.figure]
+            self._held.children = [self.figure]
             return
+        # A new FigureWidget in its place would not find its width, so the one there is stays.
+        if _names(self.figure) != _names(figure):
+            self.figure.data = ()
+            self.figure.add_traces(figure.data)
         with self.figure.batch_update():
             for old, new in zip(self.figure.data, figure.data, strict=True):
                 for key in NUMBERS:
                     if key in new:
                         old[key] = new[key]
-            self.figure.layout.annotations = figure.layout.annotations
-            self.figure.layout.yaxis.range = figure.layout.yaxis.range
+            layout, wanted = self.figure.layout, figure.layout
+            layout.height, layout.yaxis.range = height, wanted.yaxis.range
+            layout.yaxis.tickvals, layout.yaxis.ticktext = wanted.yaxis.tickvals, wanted.yaxis.ticktext
 
 
-def _kind(figure: go.Figure) -> object:
-    """What must agree for one figure to be turned into another by its numbers; plotly stops fitting the width when
-    the height is changed."""
-    return [(trace.type, trace.name) for trace in figure.data], figure.layout.height
+def _names(figure: go.Figure) -> list[tuple[str, str]]:
+    return [(trace.type, trace.name) for trace in figure.data]

@@ -34,7 +34,7 @@ class Explorer(w.VBox):
     ``cuts`` names boundaries as ``compose.boundaries`` does. ``treatments`` maps a region's first item to how it runs,
     a configuration (``"2x1"``) or an arm (``"replay"``); a region that a cut makes keeps the treatment of the one it
     came from. Where the cuts are not legal, ``composition`` and ``prediction`` are None, ``problem`` says why, and
-    ``shown`` is the last legal prediction.
+    ``shown`` is the last legal prediction. What else goes wrong is in ``error``, in words.
     """
 
     model = t.Unicode(help="a model of workbench.models")
@@ -48,11 +48,12 @@ class Explorer(w.VBox):
         self.folders = stores() if folders is None else dict(folders)
         if not self.folders:
             raise WorkbenchError("no store with benchmarks was found; `workbench bench` makes one (about a minute)")
-        self.problem = ""
+        self.problem, self.error = "", ""
         self.composition: Composition | None = None
         self.prediction: Prediction | None = None
         self.shown: Prediction | None = None
         self._sources: dict[tuple[str, str, int], Source] = {}
+        self._rows: dict[str, list[object]] = {}
         self._busy = False
         self._busy = True
         self.model, self.device, self.batch = model, next(iter(self.folders)), batch
@@ -77,6 +78,8 @@ class Explorer(w.VBox):
 
     @t.validate("cuts")
     def _as_frozenset(self, proposal: Any) -> frozenset[str]:
+        if isinstance(proposal["value"], str):
+            raise t.TraitError(f"cuts={proposal['value']!r}: expected a set of boundary names, as in {{'frames@'}}")
         return frozenset(proposal["value"])
 
     @t.observe("model", "device", "batch")
@@ -178,11 +181,12 @@ class Explorer(w.VBox):
         try:
             act()
         except WorkbenchError as error:
-            self.view.show_error(str(error))
+            self.error = str(error)
         except Exception as error:
-            self.view.show_error(f"{type(error).__name__}: {error}")
+            self.error = f"{type(error).__name__}: {error}"
         else:
-            self.view.show_error("")
+            self.error = ""
+        self.view.show_error(self.error)
 
     def _open(self) -> None:
         """Take over a model, device and batch."""
@@ -217,9 +221,10 @@ class Explorer(w.VBox):
             found = from_cuts(source.pricer.program, self.cuts, self._kinds())
             found = Composition(found.regions, source.names.get(found.digest, ""))
             prediction = source.pricer.predict(found)
-        except CompositionError as error:
+        except WorkbenchError as error:
             self.problem, self.composition, self.prediction = str(error), None, None
-            view.refuse(self.problem, self.shown is not None, sorted(self.missing), sorted(self.idle))
+            ways = (sorted(self.missing), sorted(self.idle)) if isinstance(error, CompositionError) else ((), ())
+            view.refuse(self.problem, self.shown is not None, *ways)
             return
         self.problem, self.composition, self.prediction, self.shown = "", found, prediction, prediction
         view.refuse("", False, (), ())
@@ -236,9 +241,9 @@ class Explorer(w.VBox):
     def as_text(self) -> str:
         """What the explorer shows, as text: for a page without scripts, a terminal or a log."""
         if self.shown is None:
-            return self.problem or "nothing to show yet"
+            return self.error or self.problem
         p, best = self.shown, self.source.selection.best
-        parts = [f"Not legal. {self.problem}\nThe last legal composition:"] if self.problem else []
+        parts = [f"Refused. {self.problem}\nThe last legal composition:"] if self.problem else []
         parts += [" ".join(texts.headline(p, best)[:2]), *texts.headline(p, best)[2:], str(p.composition)]
         parts.append("cuts: " + (", ".join(sorted(cuts_of(self.source.pricer.program, p.composition))) or "none"))
         parts.append(texts.text_table(*texts.causes_rows(p, best)))

@@ -20,7 +20,8 @@ from workbench.search import Selection, named_compositions, select
 class Source:
     """One model on one device at one batch. ``names`` are compositions by digest, ``measured`` their predictions.
 
-    ``configuration`` is the one under which the monolith is predicted fastest. ``samples`` are those of runs with the program's own parameters; ``note`` says why there are none.
+    ``configuration`` is the one under which the monolith is predicted fastest. ``samples`` are those of runs with the
+    program's own parameters; ``note`` says where they are from, or why there are none.
     """
 
     pricer: Pricer
@@ -74,7 +75,8 @@ def open_source(model: str, folder: Path, batch: int) -> Source:
 def _samples(folder: Path, pricer: Pricer, batch: int) -> tuple[pd.DataFrame, dict[str, Composition], str]:
     """Samples at one batch and their compositions, of runs whose parameters are the program's."""
     nothing = pd.DataFrame(columns=list(SAMPLE_COLUMNS))
-    program, frames, found = pricer.program, [], {}
+    program, frames = pricer.program, []
+    found: dict[str, Composition] = {}
     try:
         runs = [run for run in read_runs(folder) if run.record["model"] == program.name]
     except MeasureError as error:
@@ -87,5 +89,6 @@ def _samples(folder: Path, pricer: Pricer, batch: int) -> tuple[pd.DataFrame, di
             found |= {d: from_json(program, to_json(c)) for d, c in run.compositions.items() if d in digests}
     if not found:
         return nothing, {}, f"No measured run at batch {batch} on this device; `workbench measure` makes one."
-    note = f"{len(frames)} measured run{'s' if len(frames) > 1 else ''} on {pricer.device.name}; all samples, none left out."
+    count = f"{len(frames)} measured run{'s' if len(frames) > 1 else ''}"
+    note = f"{count} on {pricer.device.name}; all samples, none left out."
     return pd.concat(frames, ignore_index=True), found, note

@@ -22,7 +22,7 @@ table.wb th, table.wb td {padding: 2px 9px; text-align: right; border-bottom: 1p
 table.wb th:first-child, table.wb td:first-child {text-align: left}
 table.wb tr.wb-here td {font-weight: bold; background: rgba(0, 114, 178, .14)}
 .wb-cuts .widget-toggle-button {font-size: 11px; height: 24px; line-height: 22px; padding: 0 8px}
-.wb-drawing > .js-plotly-plot {width: 100%; min-width: 0; flex: 1 1 auto}
+.wb-drawing > * {width: 100%; min-width: 0; flex: 1 1 auto}
 </style>"""
 
 Rows = Sequence[Sequence[object]]
@@ -77,7 +77,7 @@ def problem_html(problem: str, still_shown: bool) -> str:
     if not problem:
         return ""
     below = "<br>Greyed below: the last legal composition." if still_shown else ""
-    return f'<div class="wb-problem"><b>Not legal.</b> {escape(problem)}{below}</div>'
+    return f'<div class="wb-problem"><b>Refused.</b> {escape(problem)}{below}</div>'
 
 
 def error_html(text: str) -> str:
@@ -86,7 +86,7 @@ def error_html(text: str) -> str:
 
 
 def causes_rows(p: Prediction, best: Prediction) -> tuple[list[str], list[list[object]]]:
-    """Columns and rows of the causes of a prediction beside the selected best's; causes that neither has are left out."""
+    """Columns and rows of the causes of a prediction and of the selected best; what neither has is left out."""
     names = [cause for cause, ns in p.causes_ns.items() if ns or best.causes_ns[cause]]
     columns = ["µs", *(name.replace("_", " ") for name in names), "sum"]
     rows: list[list[object]] = []
@@ -114,8 +114,9 @@ def measured_rows(samples: pd.DataFrame, batch: int, predicted: Mapping[str, Pre
 
 
 def measured_html(rows: Mapping[str, Sequence[object]], here: str, note: str) -> str:
-    """The table of ``measured_rows``; the composition with digest ``here`` stands out, or a line says it is not there."""
+    """The table of ``measured_rows``; the composition with digest ``here`` stands out, or is said not to be there."""
     place = list(rows).index(here) if here in rows else None
     absent = "" if place is not None or not rows else " The composition above is not among them."
     table = html_table(MEASURED_COLUMNS, list(rows.values()), place) if rows else ""
-    return f'<b style="font-size: 12px">Measured beside predicted</b>{table}<div class="wb-note">{escape(note + absent)}</div>'
+    below = f'<div class="wb-note">{escape(note + absent)}</div>'
+    return f'<b style="font-size: 12px">Measured beside predicted</b>{table}{below}'

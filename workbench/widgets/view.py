@@ -38,8 +38,8 @@ class View(w.VBox):
         self.also_cut, self.drop_idle = w.Button(layout=SMALL), w.Button(layout=SMALL)
         self.fixes = w.Box([self.also_cut, self.drop_idle], layout=WRAP)
         self.cuts, self.regions = CutPanel(), RegionPanel()
-        self.timeline = Drawing({"l": 60, "r": 10, "t": 34, "b": 84})
-        self.waterfall = Drawing({"l": 60, "r": 10, "t": 26, "b": 84})
+        self.timeline = Drawing({"l": 60, "r": 10, "t": 34, "b": 48})
+        self.waterfall = Drawing({"l": 60, "r": 10, "t": 26, "b": 48})
         self.measured = w.HTML()
         self.drawn = w.VBox(
             [self.headline, self.causes, self.timeline, self.waterfall], layout={"width": "100%", "min_width": "0"}
@@ -76,8 +76,8 @@ class View(w.VBox):
         self.causes.value = texts.html_table(*texts.causes_rows(p, best))
         workers = pricer.device.workers
         spans = timeline_table(pricer, p.composition, TILES_DRAWN)
-        self.timeline.draw(tile_timeline(spans, workers=workers), 190 + 44 * min(workers, 14))
-        self.waterfall.draw(waterfall(difference_table(best, p), "From the selected best."), 330)
+        self.timeline.draw(tile_timeline(spans, workers=workers), 160 + 44 * min(workers, 14))
+        self.waterfall.draw(waterfall(difference_table(best, p), "From the selected best."), 290)
 
     def refuse(self, problem: str, still_shown: bool, missing: Sequence[str], idle: Sequence[str]) -> None:
         """Show why the cuts are refused, with the two ways out; with ``problem`` empty, that they are not."""

@@ -1,0 +1,78 @@
+"""Analytical tile times on a GPU, for operators that nobody has benchmarked: a roofline with few-tile operators.
+
+Memory time of a tile is its bytes over the smaller of two rates (DESIGN: fair share, and Little's law, J. D. C. Little
+1961): ``achieved bandwidth / tiles at once`` and ``bytes in flight / latency`` of an SM. So an operator of few tiles
+cannot take the whole bandwidth. Inputs come from L2 at a multiple of that rate, except attention's cache, which comes
+from DRAM. Arithmetic runs on CUDA cores while a tile has fewer than MMA_ROWS rows, else on tensor cores at a fraction
+of peak. All constants are in the device's file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workbench.compose import Configuration
+from workbench.cost.table import TileCosts
+from workbench.gpu import Gpu
+from workbench.hardware import Provenance
+from workbench.lower.lowering import operator_tiles
+from workbench.program import Call, Operator
+from workbench.shapes import Attention, Matmul
+
+MMA_ROWS = 16  # rows of the smallest tensor-core tile
+LANES_PER_SM = 128  # fp32 multiply-adds a clock on the architectures that ship here
+CONFIGURATIONS_PER_SM = (1, 2, 4)
+
+
+class Roofline:
+    """Tile times of one GPU; answers what ``CostTable`` answers, with provenance ``analytical`` or worse."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+        self.configurations = [Configuration(gpu.sm_count, n) for n in CONFIGURATIONS_PER_SM]
+        self._memo: dict[tuple[Operator, int, int, Configuration], TileCosts] = {}
+
+    def call_tiles(self, call: Call, batch: int, configuration: Configuration) -> TileCosts:
+        """Times of the tiles of one call, in tile order."""
+        return self.tiles(call.operator, batch, call.position, configuration)
+
+    def tiles(self, operator: Operator, batch: int, position: int, configuration: Configuration) -> TileCosts:
+        """Times of the tiles that ``operator`` is cut into under ``configuration``, in tile order."""
+        if not isinstance(operator.shape, Attention):
+            position = 0
+        key = (operator, batch, position, configuration)
+        if key not in self._memo:
+            self._memo[key] = self._tiles(operator, batch, position, configuration)
+        return self._memo[key]
+
+    def _tiles(self, operator: Operator, batch: int, position: int, configuration: Configuration) -> TileCosts:
+        boxes = operator_tiles(operator, batch, configuration)
+        volume = np.array([np.prod(box.extent) for box in boxes], np.float64)
+        share = volume / volume.sum()
+        work = operator.work(batch, position)
+        at_once = min(len(boxes), configuration.workers)
+        dram = min(self.gpu.achieved_bytes_per_s / at_once, self._little_bytes_per_s()) / 1e9  # bytes a ns
+        inputs = work.read_bytes * (np.ones_like(share) if isinstance(operator.shape, Matmul) else share)
+        from_dram = 1.0 if isinstance(operator.shape, Attention) else self.gpu["l2_over_dram"]
+        rows = batch * operator.shape.rows
+        times = [
+            share * work.weight_bytes / dram,
+            inputs / (dram * from_dram),
+            share * work.flops / self._flops_per_ns(rows),
+        ]
+        weight, given, compute = (np.ceil(t).astype(np.int64) for t in times)
+        provenance = self.gpu.provenance("dram_bytes_per_s", "clock_hz", "latency_ns", "compute_frac")
+        return TileCosts(
+            ns=np.maximum(1, compute), spread_frac=self.gpu["error_frac"],
+            provenance=Provenance.ASSUMED if provenance is Provenance.ASSUMED else Provenance.ANALYTICAL,
+            weight_ns=weight, input_ns=given,
+        )  # fmt: skip
+
+    def _little_bytes_per_s(self) -> float:
+        return self.gpu["bytes_in_flight_per_sm"] / (self.gpu["latency_ns"] * 1e-9)
+
+    def _flops_per_ns(self, rows: int) -> float:
+        """Of one SM."""
+        if rows < MMA_ROWS:
+            return 2 * LANES_PER_SM * self.gpu["clock_hz"] / 1e9
+        return self.gpu["bf16_flops_per_s"] * self.gpu["compute_frac"] / self.gpu.sm_count / 1e9

@@ -1,0 +1,172 @@
+"""GPUs: limits and constants from ``data/devices/*.toml``, every number with its source.
+
+A file has ``name``, ``compute_capability``, the QUANTITIES below as ``{ value = …, source = "…" }`` and the tables
+``[overheads]`` and ``[memory]``. ``recalled = true`` marks a value from memory, ``assumed = true`` one that was chosen;
+both are shown as ``assumed``. A user adds a device with a file of the same form.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from workbench.errors import MeasureError
+from workbench.hardware import Device, Overheads, Provenance, worst
+
+FOLDER = Path(__file__).resolve().parents[1] / "data" / "devices"
+LIMITS = (
+    "sm_count",
+    "clock_hz",
+    "dram_bytes_per_s",
+    "l2_bytes",
+    "shared_bytes_per_sm",
+    "shared_bytes_per_block",
+    "registers_per_sm",
+    "threads_per_sm",
+    "bf16_flops_per_s",
+)
+OPTIONAL = ("measured_dram_bytes_per_s",)
+OVERHEADS = (
+    "eager_gap_ns",
+    "graph_gap_ns",
+    "graph_pdl_gap_ns",
+    "kernel_ramp_ns",
+    "launch_ns",
+    "dispatch_ns",
+    "event_ns",
+    "signal_ns",
+    "drain_ns",
+)
+MEMORY = ("latency_ns", "bytes_in_flight_per_sm", "achieved_frac", "l2_over_dram", "compute_frac", "error_frac")
+PREFETCH_DEPTH = 2  # the tile at work and the next: 192 KiB of pages hold two of Hazy's 64 KiB tiles and their inputs
+ARMS = ("eager", "graph", "graph_pdl")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a device and where it comes from."""
+
+    value: float
+    source: str
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU's quantities by name: LIMITS, OPTIONAL, OVERHEADS and MEMORY."""
+
+    key: str
+    name: str
+    compute_capability: str
+    quantities: Mapping[str, Quantity]
+
+    def __getitem__(self, name: str) -> float:
+        return self.quantities[name].value
+
+    def provenance(self, *names: str) -> Provenance:
+        """Provenance of a number derived from these quantities."""
+        return worst({self.quantities[name].provenance for name in names})
+
+    @property
+    def sm_count(self) -> int:
+        """Streaming multiprocessors."""
+        return int(self["sm_count"])
+
+    @property
+    def achieved_bytes_per_s(self) -> float:
+        """DRAM bandwidth that a kernel reaches: measured where known, else a share of the peak."""
+        if "measured_dram_bytes_per_s" in self.quantities:
+            return self["measured_dram_bytes_per_s"]
+        return self["dram_bytes_per_s"] * self["achieved_frac"]
+
+    def device(self) -> Device:
+        """The device as the predictor sees it: SMs are workers; overheads of a megakernel and of each arm."""
+        mega = self._overheads(0, conventional=False)
+        ramp = self["kernel_ramp_ns"]
+        arms = {
+            arm: {self.sm_count: self._overheads(int(self[f"{arm}_gap_ns"] + ramp), conventional=True)} for arm in ARMS
+        }
+        return Device(
+            name=self.key,
+            workers=self.sm_count,
+            overheads={"megakernel": {self.sm_count: mega}, **arms},
+            machine={"gpu": self.name, "compute_capability": self.compute_capability},
+            taken="from its file",
+            run_spread_frac=0.0,
+            prefetch_depth=PREFETCH_DEPTH,
+            whole_arms=(),
+        )
+
+    def _overheads(self, gap_ns: int, *, conventional: bool) -> Overheads:
+        return Overheads(
+            launch_ns=int(self["launch_ns"]),
+            gap_ns=gap_ns,
+            dispatch_ns=0 if conventional else int(self["dispatch_ns"]),
+            event_ns=int(self["event_ns"]),
+            signal_ns=0 if conventional else int(self["signal_ns"]),
+            drain_ns=int(self["drain_ns"]),
+            spread_frac=self["error_frac"],
+            source=self.quantities["launch_ns"].source,
+            provenance=self.provenance(*OVERHEADS),
+        )
+
+
+def gpu_files() -> dict[str, Path]:
+    """The GPUs that ship, by the name of their file."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def read_gpu(path: Path) -> Gpu:
+    """A GPU from its file; MeasureError in one line names the file, the entry and the rule."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise MeasureError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise MeasureError(f"{path}: not TOML ({error})") from error
+    texts = {key: data.get(key) for key in ("name", "compute_capability")}
+    for key, text in texts.items():
+        if not isinstance(text, str) or not text.strip():
+            raise MeasureError(f"{path}: {key} must be text, not {text!r}")
+    found = _quantities(path, "", data, LIMITS, OPTIONAL, other={*texts, "overheads", "memory"})
+    for table, names in (("overheads", OVERHEADS), ("memory", MEMORY)):
+        if not isinstance(data.get(table), dict):
+            raise MeasureError(f"{path}: table [{table}] is missing; it holds {', '.join(names)}")
+        found |= _quantities(path, f"{table}.", data[table], names, (), other=set())
+    for name in ("achieved_frac", "compute_frac", "error_frac"):
+        if found[name].value > 1:
+            raise MeasureError(f"{path}: memory.{name} is {found[name].value}; a fraction is at most 1")
+    return Gpu(path.stem, data["name"], data["compute_capability"], MappingProxyType(found))
+
+
+def _quantities(
+    path: Path,
+    prefix: str,
+    data: Mapping[str, object],
+    needed: tuple[str, ...],
+    optional: tuple[str, ...],
+    other: set[str],
+) -> dict[str, Quantity]:
+    if unknown := sorted(set(data) - {*needed, *optional, *other}):
+        raise MeasureError(f"{path}: {prefix}{unknown[0]} is not known; there are {', '.join([*needed, *optional])}")
+    if missing := [name for name in needed if name not in data]:
+        raise MeasureError(f'{path}: {prefix}{missing[0]} is missing; write {{ value = …, source = "…" }}')
+    return {name: _quantity(path, prefix + name, data[name]) for name in (*needed, *optional) if name in data}
+
+
+def _quantity(path: Path, name: str, entry: object) -> Quantity:
+    keys = {"value", "source", "recalled", "assumed"}
+    if not isinstance(entry, dict) or not {"value", "source"} <= set(entry) <= keys:
+        raise MeasureError(f'{path}: {name} must be {{ value = …, source = "…" }}, with recalled or assumed = true')
+    value, source = entry["value"], entry["source"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
+        raise MeasureError(f"{path}: {name} is {value!r}; a number from 0 is needed")
+    if value == 0 and not name.startswith("overheads."):
+        raise MeasureError(f"{path}: {name} is 0; it must be positive")
+    if not isinstance(source, str) or not source.strip():
+        raise MeasureError(f"{path}: {name} has no source")
+    unsure = bool(entry.get("recalled", False)) or bool(entry.get("assumed", False))
+    return Quantity(float(value), source, Provenance.ASSUMED if unsure else Provenance.PUBLISHED)
