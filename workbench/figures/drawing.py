@@ -17,13 +17,21 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 HATCHES = ("", "/", ".", "\\", "x", "-", "|", "+")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down", "cross")
 INK, GRID = "#222222", "#E6E9EE"
-FONT_SIZE, CAPTION_SIZE, CAPTION_WIDTH = 13, 11, 150
+FONT_SIZE, CAPTION_SIZE, CAPTION_WIDTH = 13, 11, 135
+
+
+Trace = dict[str, object]  # a part of a figure as plotly.js has it
 
 
 def safe(name: object) -> str:
     """A name as plotly shows it literally: it reads tags, entities and ``$`` (TeX) in every label."""
     text = str(name).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return text.replace("$", "&#36;").replace("%{", "%&#123;")
+
+
+def trace(kind: str, **parts: object) -> Trace:
+    """One trace of a figure, of plotly's type ``kind``."""
+    return {"type": kind, **parts}
 
 
 def require(table: pd.DataFrame, columns: Iterable[str], where: str) -> None:
@@ -35,17 +43,12 @@ def require(table: pd.DataFrame, columns: Iterable[str], where: str) -> None:
         raise WorkbenchError(f"{where}: the table has no rows, so there is nothing to draw")
 
 
-def blank() -> go.Figure:
-    """A figure without a template: templates are large, and copied again with every change."""
-    return go.Figure(layout={"template": "none"})
-
-
 def colour(rank: int) -> str:
     """The colour of the ``rank``-th thing of a figure."""
     return PALETTE[rank % len(PALETTE)]
 
 
-def look(rank: int) -> dict[str, object]:
+def look(rank: int) -> Trace:
     """Colour and hatch of the ``rank``-th kind of bar; the hatch moves on when the colours have run out."""
     hatch = HATCHES[(rank + rank // len(PALETTE)) % len(HATCHES)]
     pattern = {"shape": hatch, "fillmode": "overlay", "fgcolor": "white", "solidity": 0.25, "size": 6}
@@ -69,9 +72,24 @@ def ordered(values: Iterable[object]) -> list[str]:
 
 
 def frame(
-    figure: go.Figure, *, title: str, x: str, y: str, caption: Sequence[str], height: int, legend: bool = True
+    traces: Sequence[Trace],
+    *,
+    title: str,
+    x: str,
+    y: str,
+    caption: Sequence[str],
+    height: int,
+    legend: bool = True,
+    xaxis: Trace | None = None,
+    yaxis: Trace | None = None,
+    annotations: Sequence[Trace] = (),
+    legend_at: Trace | None = None,
+    **layout: object,
 ) -> go.Figure:
-    """Give a figure its title, axis titles, legend above the plot and caption below it."""
+    """A figure of ``traces`` with its title, axis titles, legend above the plot and caption below it.
+
+    Made in one go, without a template: every later change of a plotly figure checks and copies much of it again.
+    """
     lines = textwrap.wrap(" ".join(part for part in caption if part), CAPTION_WIDTH)
     below = 64 + 15 * len(lines)
     note = {
@@ -80,14 +98,20 @@ def frame(
         "y": 0, "yref": "paper", "yanchor": "top", "yshift": -52,
     }  # fmt: skip
     axis = {"automargin": True, "gridcolor": GRID, "zerolinecolor": GRID, "zerolinewidth": 1, "linecolor": GRID}
-    figure.update_layout(
-        title={"text": safe(title), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top",
-               "pad": {"t": 10}, "font": {"size": 16}},
-        font={"family": "Liberation Sans, Arial, Helvetica, sans-serif", "size": FONT_SIZE, "color": INK},
-        height=height + below, margin={"l": 80, "r": 25, "t": 70 if legend else 50, "b": below},
-        showlegend=legend, plot_bgcolor="white", paper_bgcolor="white",
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "font": {"size": 12}},
-        xaxis={**axis, "title": {"text": x, "standoff": 8}}, yaxis={**axis, "title": {"text": y, "standoff": 8}},
-        annotations=[*figure.layout.annotations, note],
-    )  # fmt: skip
-    return figure
+    common = {
+        "template": "none", "showlegend": legend, "plot_bgcolor": "white", "paper_bgcolor": "white",
+        "title": {
+            "text": safe(title), "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top",
+            "pad": {"t": 10}, "font": {"size": 16},
+        },
+        "font": {"family": "Liberation Sans, Arial, Helvetica, sans-serif", "size": FONT_SIZE, "color": INK},
+        "height": height + below, "margin": {"l": 80, "r": 25, "t": 70 if legend else 50, "b": below},
+        "legend": {
+            "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "font": {"size": 12},
+            **(legend_at or {}),
+        },
+        "xaxis": {**axis, "title": {"text": x, "standoff": 8}, "tickformat": ",", **(xaxis or {})},
+        "yaxis": {**axis, "title": {"text": y, "standoff": 8}, "tickformat": ",", **(yaxis or {})},
+        "annotations": [*annotations, note],
+    }  # fmt: skip
+    return go.Figure(data=list(traces), layout=common | layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from workbench.predict import Prediction, Pricer
 from workbench.search import Selection, named_compositions, select
 
 MODEL = "demo_tts"
+CONFIGURATION = re.compile(r" \d+x\d+$")  # at the end of a design's name
+COMPARABLE = 4.0  # times the fastest: beyond it a bar would hide the others'
 Drawn = tuple[str, str, go.Figure, pd.DataFrame]  # file name, the function's name, the figure, its table
 
 
@@ -32,7 +35,7 @@ def make_all(folder: Path, store_folder: Path, say: Callable[[str], None] = say_
     pictures: list[tuple[go.Figure, Path]] = []
     inputs, command = inputs_of(store_folder), "workbench figures"
     for name, function, figure, table in draw_all(store_folder, say):
-        made_by = trail(f"workbench.figures.{function}", inputs, command)
+        made_by = trail(f"workbench.figures.{function}", inputs, command, store_folder)
         written += write_page(figure, table, folder, name, made_by)
         pictures.append((figure, folder / name))
     return written + write_pictures(pictures, say)
@@ -63,7 +66,7 @@ def _measured(store_folder: Path, comparison: Comparison, device: str, where: st
 def headline_table(comparison: Comparison, device: str) -> pd.DataFrame:
     """Both halves of a comparison for the designs that people speak of, each at its fastest configuration as measured.
 
-    A design is an arm, the monolith or a megakernel a stage; the configuration is one for all batches.
+    A design is a name without its configuration, and was measured at every batch; its configuration is one for all.
     """
     both = tables.comparison_table(comparison, device)
     measured = both[both["source"] == "measured"]
@@ -72,7 +75,7 @@ def headline_table(comparison: Comparison, device: str) -> pd.DataFrame:
     total = measured.groupby("composition")["ttfo_us"].agg("prod").sort_values()
     for name in map(str, total.index):
         if everywhere[name] and name in set(comparison.table["composition"]):
-            keep.setdefault(name.split()[0], name)
+            keep.setdefault(CONFIGURATION.sub("", name), name)
     chosen = both[both["composition"].isin(keep.values())]
     return (chosen if len(chosen) else both).reset_index(drop=True)
 
@@ -83,11 +86,15 @@ def _predicted(pricer: Pricer, where: str, suffix: str) -> Iterator[Drawn]:
     designs = _designs(pricer, selection)
     table = selection.table()
     yield f"ranking_{suffix}", "ranking", plots.ranking(table, where), table
-    table = tables.causes_table(designs)
-    yield f"causes_{suffix}", "causes_bar", plots.causes_bar(table, where), table
-    rival = next(p for p in designs if p.composition.shape == "monolith")
-    table = tables.difference_table(best, rival)
-    yield f"why_not_the_monolith_{suffix}", "waterfall", plots.waterfall(table, where), table
+    near = [p for p in designs if p.ttfo_ns <= COMPARABLE * best.ttfo_ns]
+    far = [f"{tables.title_of(p.composition)} at {p.ttfo_ns / 1e3:,.0f} µs" for p in designs if p not in near]
+    table = tables.causes_table(near)
+    left_out = f"Beyond the scale: {', '.join(far)}." if far else ""
+    yield f"causes_{suffix}", "causes_bar", plots.causes_bar(table, f"{left_out} {where}"), table
+    for shape in ("monolith", "conventional"):
+        rival = max((p for p in designs if p.composition.shape == shape), key=lambda p: p.ttfo_ns)
+        table = tables.difference_table(best, rival)
+        yield f"why_not_{shape}_{suffix}", "waterfall", plots.waterfall(table, where), table
     text = f"{where} The selected one, {tables.title_of(best.composition)}."
     table = tables.timeline_table(pricer, best.composition)
     figure = timeline.tile_timeline(table, text, pricer.device.workers)
@@ -100,7 +107,7 @@ def _designs(pricer: Pricer, selection: Selection) -> list[Prediction]:
     """The selected composition, each arm, and the fastest monolith and per-stage design; fastest first, each once."""
     fastest: dict[str, Prediction] = {}
     for composition in named_compositions(pricer):
-        p, kind = pricer.predict(composition), composition.name.split()[0]
+        p, kind = pricer.predict(composition), CONFIGURATION.sub("", composition.name)
         if kind not in fastest or p.ttfo_ns < fastest[kind].ttfo_ns:
             fastest[kind] = p
     found = {p.composition.digest: p for p in [*fastest.values()]}

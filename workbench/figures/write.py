@@ -44,18 +44,21 @@ def browser() -> str | None:
     return None if found is None else str(found)
 
 
-def trail(made_by: str, inputs: Iterable[Path], command: str, **more: object) -> dict[str, object]:
+def trail(made_by: str, inputs: Iterable[Path], command: str, base: Path = ROOT) -> dict[str, object]:
     """What a figure was made from: the function, the SHA-256 of every input file, the command that remakes it.
 
-    Files inside the project are named from its root, others from their store's machine folder (two levels up).
+    Files are named from the project's root where they lie in it, else from ``base``, else by their last part.
     """
-    hashes = {_name_of(path): f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" for path in inputs}
-    return {"made_by": made_by, "inputs": hashes, "command": command, **more}
+    hashes = {_name_of(path, base): f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" for path in inputs}
+    return {"made_by": made_by, "inputs": hashes, "command": command}
 
 
-def _name_of(path: Path) -> str:
+def _name_of(path: Path, base: Path) -> str:
     resolved = path.resolve()
-    return resolved.relative_to(ROOT).as_posix() if resolved.is_relative_to(ROOT) else path.name
+    for root in (ROOT, base.resolve()):
+        if resolved.is_relative_to(root):
+            return resolved.relative_to(root).as_posix()
+    return path.name
 
 
 def write(

@@ -74,7 +74,7 @@ def _dependencies(sequence: tuple[Call, ...], batch: int, count: int) -> list[li
     """What each call waits for: last writers of what it reads, and for what it writes the last writer and all readers.
 
     ``before[c]`` is the set of calls (as bits) that have wholly ended before any tile of c may start; what it holds
-    needs no event. ``after[c]`` is the set that has once all tiles of c have. Writers of one tensor are thereby ordered,
+    needs no event. ``after[c]`` is that set once all tiles of c have. Writers of one tensor are thereby ordered,
     so that the last writer stands for all.
     """
     writer: dict[str, int] = {}

@@ -2,6 +2,6 @@
 
 from workbench.widgets.cuts import asks_for, idle_cuts, missing_cuts
 from workbench.widgets.explore import Explorer
-from workbench.widgets.sources import stores
+from workbench.widgets.sources import devices
 
-__all__ = ["Explorer", "asks_for", "idle_cuts", "missing_cuts", "stores"]
+__all__ = ["Explorer", "asks_for", "devices", "idle_cuts", "missing_cuts"]

@@ -18,7 +18,7 @@ from workbench.program import Item, Loop, items
 from workbench.widgets import texts
 from workbench.widgets.controls import set_choice
 from workbench.widgets.cuts import idle_cuts, missing_cuts
-from workbench.widgets.sources import Source, open_source, stores
+from workbench.widgets.sources import Source, devices, open_source
 from workbench.widgets.view import View
 
 
@@ -38,16 +38,17 @@ class Explorer(w.VBox):
     """
 
     model = t.Unicode(help="a model of workbench.models")
-    device = t.Unicode(help="a label of `stores`")
+    device = t.Unicode(help="a label of `sources.devices`")
     batch = t.Int(help="requests")
     cuts = t.Any(frozenset(), help="names of the boundaries that are cut")
     treatments = t.Dict(help="treatment by a region's first item")
 
     def __init__(self, folders: Mapping[str, Path] | None = None, *, model: str = "demo_tts", batch: int = 1) -> None:
+        """``folders`` are the devices to choose from, by label: a store's folder or a GPU's file each."""
         super().__init__(layout={"width": "100%", "overflow": "hidden"})
-        self.folders = stores() if folders is None else dict(folders)
+        self.folders = devices() if folders is None else dict(folders)
         if not self.folders:
-            raise WorkbenchError("no store with benchmarks was found; `workbench bench` makes one (about a minute)")
+            raise WorkbenchError("no device was found; `workbench bench` makes one of this machine (about a minute)")
         self.problem, self.error = "", ""
         self.composition: Composition | None = None
         self.prediction: Prediction | None = None
@@ -148,11 +149,11 @@ class Explorer(w.VBox):
         kinds = dict.fromkeys(pricer.place, str(self.source.configuration))
         if self.shown is not None:
             for region in self.shown.composition.regions:
-                for name in region.items:
-                    depth, i = pricer.place[name]
-                    kinds |= dict.fromkeys(
-                        names_in(pricer.levels[depth].items[i]), str(region.configuration or region.arm)
-                    )
+                how = str(region.configuration or region.arm)
+                if how in pricer.treatments:
+                    for name in region.items:
+                        depth, i = pricer.place[name]
+                        kinds |= dict.fromkeys(names_in(pricer.levels[depth].items[i]), how)
         return kinds | self.treatments
 
     # -- view ----------------------------------------------------------------------------------------------------
@@ -190,6 +191,7 @@ class Explorer(w.VBox):
 
     def _open(self) -> None:
         """Take over a model, device and batch."""
+        self.view.show_busy(f"Pricing and selecting: {self.model} on {self.device}, batch {self.batch} …")
         source, view = self.source, self.view
         pricer = source.pricer
         self._busy = True
@@ -210,8 +212,10 @@ class Explorer(w.VBox):
         self._rows = texts.measured_rows(source.samples, self.batch, source.measured)
         if self.shown is None:
             self.monolith()
-        else:
+        elif set(self.treatments.values()) <= set(pricer.treatments):
             self._refresh()
+        else:  # of another device: keep the cuts
+            self._set(self.cuts, {})
 
     def _refresh(self) -> None:
         """Follow the cuts and treatments: compose, predict, redraw."""
@@ -242,11 +246,5 @@ class Explorer(w.VBox):
         """What the explorer shows, as text: for a page without scripts, a terminal or a log."""
         if self.shown is None:
             return self.error or self.problem
-        p, best = self.shown, self.source.selection.best
-        parts = [f"Refused. {self.problem}\nThe last legal composition:"] if self.problem else []
-        parts += [" ".join(texts.headline(p, best)[:2]), *texts.headline(p, best)[2:], str(p.composition)]
-        parts.append("cuts: " + (", ".join(sorted(cuts_of(self.source.pricer.program, p.composition))) or "none"))
-        parts.append(texts.text_table(*texts.causes_rows(p, best)))
-        if self._rows:
-            parts.append(texts.text_table(texts.MEASURED_COLUMNS, list(self._rows.values())))
-        return "\n".join([*parts, self.source.note])
+        source, cuts = self.source, cuts_of(self.source.pricer.program, self.shown.composition)
+        return texts.as_text(self.shown, source.selection.best, self.problem, cuts, self._rows, source.note)

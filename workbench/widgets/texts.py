@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -80,6 +80,11 @@ def problem_html(problem: str, still_shown: bool) -> str:
     return f'<div class="wb-problem"><b>Refused.</b> {escape(problem)}{below}</div>'
 
 
+def note_html(text: str) -> str:
+    """A line in small print."""
+    return f'<div class="wb-note">{escape(text)}</div>'
+
+
 def error_html(text: str) -> str:
     """What went wrong while reacting, in words; nothing where nothing did."""
     return f'<div class="wb-problem"><b>This could not be shown.</b> {escape(text)}</div>' if text else ""
@@ -118,5 +123,17 @@ def measured_html(rows: Mapping[str, Sequence[object]], here: str, note: str) ->
     place = list(rows).index(here) if here in rows else None
     absent = "" if place is not None or not rows else " The composition above is not among them."
     table = html_table(MEASURED_COLUMNS, list(rows.values()), place) if rows else ""
-    below = f'<div class="wb-note">{escape(note + absent)}</div>'
-    return f'<b style="font-size: 12px">Measured beside predicted</b>{table}{below}'
+    return f'<b style="font-size: 12px">Measured beside predicted</b>{table}{note_html(note + absent)}'
+
+
+def as_text(
+    p: Prediction, best: Prediction, problem: str, cuts: Iterable[str], rows: Mapping[str, Sequence[object]], note: str
+) -> str:
+    """All of the above as plain text."""
+    parts = [f"Refused. {problem}\nThe last legal composition:"] if problem else []
+    lines = headline(p, best)
+    parts += [" ".join(lines[:2]), *lines[2:], str(p.composition), "cuts: " + (", ".join(sorted(cuts)) or "none")]
+    parts.append(text_table(*causes_rows(p, best)))
+    if rows:
+        parts.append(text_table(MEASURED_COLUMNS, list(rows.values())))
+    return "\n".join([*parts, note])

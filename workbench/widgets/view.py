@@ -97,6 +97,10 @@ class View(w.VBox):
         table = texts.measured_html(rows, here, note)
         self.measured.value = table
 
+    def show_busy(self, text: str) -> None:
+        """What is being done, while it takes seconds; an error, or none, takes its place."""
+        self.error.value = texts.note_html(text)
+
     def show_error(self, text: str) -> None:
         """An error in words; nothing where there is none."""
         self.error.value = texts.error_html(text)
