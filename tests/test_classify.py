@@ -100,7 +100,7 @@ tie_sets = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(tie_sets, min_size=2, max_size=5))
 def test_turning_the_batches_round_swaps_receding_and_advancing(sets: list[Ties]) -> None:
     forward, _ = decide(dict(enumerate(sets)))
@@ -110,7 +110,7 @@ def test_turning_the_batches_round_swaps_receding_and_advancing(sets: list[Ties]
     assert forward in CATEGORIES
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(tie_sets, min_size=2, max_size=5))
 def test_a_category_is_what_its_definition_says(sets: list[Ties]) -> None:
     got, _ = decide(dict(enumerate(sets)))

@@ -80,6 +80,15 @@ def test_classify_names_a_category_with_evidence(here: Path, capsys: pytest.Capt
     assert [row["batch"] for row in data["evidence"]] == [1, 2]
 
 
+@pytest.mark.parametrize("model", ["llama_3_2_1b", "qwen3_tts_0_6b", "qwen3_tts_1_7b", "nh_tts_standin"])
+def test_every_model_is_predicted_on_a_gpu(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    frames = () if model == "llama_3_2_1b" else ("--first-frames", "1")
+    data = run_json(capsys, "predict", model, "--device", "h100_nvl", "--composition", "per-stage 132x1", *frames)
+    assert sum(data["causes_ns"].values()) == data["ttfo_ns"]
+    assert data["provenance"] == "assumed"
+    assert data["notes"] or model.startswith("qwen3"), "a stand-in and recalled sizes say so"
+
+
 def test_an_extrapolated_batch_is_marked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "predict", "demo_tts", "--batch", "16")["provenance"] == "extrapolated"
 
@@ -104,6 +113,10 @@ def test_a_trace_opens_in_perfetto(here: Path, capsys: pytest.CaptureFixture[str
         (("compare", "demo_tts"), "holds no measured run of demo_tts; `workbench measure` makes one"),
         (("inspect", "/nope"), "/nope"),
         (("bench", "demo_tts", "--workers", "100000"), "would only take turns"),
+        (("bench", "llama_3_2_1b"), "llama_3_2_1b is predicted only; demo_tts is the model that runs on this machine"),
+        (("predict", "llama_3_2_1b", "--first-frames", "2"), "llama_3_2_1b takes no first_frames; it takes"),
+        (("predict", "llama_3_2_1b"), "no benchmark of 'prefill"),
+        (("predict", "qwen3_tts_0_6b", "--codec", "stateful", "--context", "25"), "context"),
         (("measure", "demo_tts", "--batches", "1"), "the benchmarks are of a machine with cpu 'none'"),
     ],
 )

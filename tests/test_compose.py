@@ -96,7 +96,7 @@ def treatments(composition: Composition, rng: random.Random) -> dict[str, str]:
 # -- there and back ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 100_000))
 def test_cuts_make_a_composition_that_has_those_cuts(seed: int) -> None:
     rng = random.Random(seed)
@@ -110,7 +110,7 @@ def test_cuts_make_a_composition_that_has_those_cuts(seed: int) -> None:
     assert from_cuts(program, cuts_of(program, composition), kinds).regions == composition.regions
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(0, 100_000), st.data())
 def test_any_set_of_boundaries_is_taken_or_refused_by_the_rule(seed: int, data: st.DataObject) -> None:
     program = synthetic.program(seed)
@@ -122,7 +122,7 @@ def test_any_set_of_boundaries_is_taken_or_refused_by_the_rule(seed: int, data: 
             from_cuts(program, cuts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 100_000), st.text(max_size=20))
 def test_a_composition_survives_json(seed: int, name: str) -> None:
     rng = random.Random(seed)
@@ -156,7 +156,7 @@ def mutated(composition: Composition, rng: random.Random, names: list[str]) -> C
     return Composition(tuple(Region(tuple(region), Kind.MEGAKERNEL, ONE) for region in regions))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.integers(0, 100_000))
 def test_a_changed_composition_is_legal_only_if_it_still_covers_the_program_once_in_order(seed: int) -> None:
     rng = random.Random(seed)
@@ -381,7 +381,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(json_values, st.lists(json_values, max_size=3))
 def test_garbage_is_refused_as_a_composition_error_and_nothing_else(whole: object, regions: list[object]) -> None:
     for garbage in (whole, {"regions": regions}):

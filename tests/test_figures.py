@@ -124,9 +124,15 @@ def test_a_timeline_of_any_composition_of_a_random_program_ends_at_its_predictio
             assert figures.timeline_table(small, composition)["end_ns"].max() == small.predict(composition).ttfo_ns
 
 
-def test_a_timeline_cut_short_says_so(pricer: Pricer) -> None:
-    spans = figures.timeline_table(pricer, per_stage(pricer.program, Configuration(2)), limit=10)
-    assert 0 < spans["shown"].iloc[0] < 1
+@pytest.mark.parametrize("limit", [1, 10, 100])
+def test_a_timeline_cut_short_holds_the_earliest_tiles_and_says_so(pricer: Pricer, limit: int) -> None:
+    composition = per_stage(pricer.program, Configuration(2))
+    whole, spans = (figures.timeline_table(pricer, composition, n) for n in (10_000, limit))
+    tiles, all_tiles = (table[table["lane"] != figures.LAUNCH_LANE] for table in (spans, whole))
+    assert len(tiles) == limit
+    assert sorted(tiles["begin_ns"]) == sorted(all_tiles["begin_ns"])[:limit]
+    reached_ns = sorted(all_tiles["begin_ns"])[limit]
+    assert spans["shown"].iloc[0] == pytest.approx(reached_ns / whole["end_ns"].max())
     caption = figures.tile_timeline(spans).layout.annotations[-1].text
     assert f"Only the first {spans['shown'].iloc[0]:.1%} of the time is drawn." in caption
 

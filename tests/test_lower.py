@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles.happens_before import Memory, ancestors, conv_inputs, missing
+from oracles.happens_before import Memory, ancestors, conv_inputs, missing, width_of
 
 from workbench.compose import Configuration, levels
 from workbench.errors import GraphError
@@ -20,7 +20,7 @@ from workbench.lower import FAMILIES, Lowered, lower
 from workbench.lower.lowering import boxes_of, lower_calls
 from workbench.models import demo_tts
 from workbench.program import Call, Loop, Node, Operator, Program, items
-from workbench.shapes import Argmax, Attention, Conv, Gather, Matmul, Shape
+from workbench.shapes import Argmax, Attention, Conv, Depthwise, Experts, Gather, Matmul, Scan, Shape
 from workbench.tiles import Box, TileGraph, check_tiles
 
 DEMO = demo_tts.program()
@@ -50,8 +50,26 @@ attentions = st.builds(
     st.integers(1, 9), st.integers(1, 4), st.integers(1, 4), st.sampled_from([4, 8]),
 )  # fmt: skip
 convs = st.builds(
-    Conv, rows=st.integers(1, 300), channels_in=st.just(4), channels_out=st.integers(1, 50), kernel=st.integers(1, 7),
-    dilation=st.integers(1, 3), stride=st.integers(1, 5),
+    Conv,
+    rows=st.integers(1, 300),
+    channels_in=st.just(4),
+    channels_out=st.integers(1, 50),
+    kernel=st.integers(1, 7),
+    dilation=st.integers(1, 3),
+    stride=st.integers(1, 5),
+    taps=st.integers(1, 3),
+) | st.builds(Conv, rows=st.integers(60, 200), channels_in=st.just(4), channels_out=st.sampled_from([64, 96, 128]))
+depthwises = st.builds(Depthwise, rows=st.integers(1, 70), channels=st.integers(1, 200), kernel=st.integers(1, 7))
+scans = st.builds(
+    lambda rows, group, groups, width: Scan(rows=rows, heads=group * groups, head_dim=width, state=4, groups=groups),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.sampled_from([4, 8]),
+)
+experts = st.builds(
+    Experts, rows=st.integers(1, 3), inner=st.just(8), outer=st.integers(1, 40), experts=st.just(8),
+    chosen=st.integers(1, 4), shared=st.integers(0, 40), down=st.booleans(),
 )  # fmt: skip
 argmaxes = st.builds(Argmax, width=st.integers(1, 300), rows=st.integers(1, 4))
 SHAPES: dict[type, st.SearchStrategy[Shape]] = {
@@ -60,22 +78,15 @@ SHAPES: dict[type, st.SearchStrategy[Shape]] = {
     Attention: attentions,
     Conv: convs,
     Argmax: argmaxes,
+    Depthwise: depthwises,
+    Scan: scans,
+    Experts: experts,
 }
 
 
 def output_of(shape: Shape, batch: int) -> tuple[int, int, int]:
     """Requests, rows and columns of a shape's output."""
-    match shape:
-        case Gather(rows=rows, width=width):
-            return batch, rows, width
-        case Matmul(rows=rows, outer=outer):
-            return batch, rows, outer
-        case Attention(rows=rows, heads=heads, head_dim=width):
-            return batch, rows, heads * width
-        case Conv(rows=rows, stride=stride, channels_out=channels):
-            return batch, rows * stride, channels
-        case Argmax(rows=rows):
-            return batch, rows, 1
+    return batch, shape.rows * (shape.stride if isinstance(shape, Conv) else 1), width_of(shape)
 
 
 def test_every_family_has_a_strategy_here() -> None:
@@ -84,7 +95,7 @@ def test_every_family_has_a_strategy_here() -> None:
 
 @pytest.mark.parametrize("family", SHAPES, ids=lambda family: family.__name__)
 def test_tiles_cover_every_element_of_an_output_once(family: type) -> None:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(SHAPES[family], st.integers(1, 9), st.integers(1, 8))
     def check(shape: Shape, batch: int, count: int) -> None:
         covered = np.zeros(output_of(shape, batch), int)
@@ -101,7 +112,7 @@ def test_tiles_cover_every_element_of_an_output_once(family: type) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(headed_matmuls | attentions, st.integers(1, 9), st.integers(1, 8))
+@given(headed_matmuls | attentions | scans, st.integers(1, 9), st.integers(1, 8))
 def test_heads_are_not_split(shape: Shape, batch: int, count: int) -> None:
     width = shape.heads if isinstance(shape, Matmul) else shape.head_dim  # type: ignore[union-attr]
     assert all(box.column_start % width == box.column_stop % width == 0 for box in boxes_of(shape, batch, count))
@@ -110,13 +121,17 @@ def test_heads_are_not_split(shape: Shape, batch: int, count: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(SHAPES)).flatmap(SHAPES.__getitem__), st.integers(1, 9), st.integers(1, 8))
 def test_tiles_of_one_operator_are_near_equal(shape: Shape, batch: int, count: int) -> None:
-    """In units that the family cuts by: no tile has over one unit more than another, the last unit may be short."""
+    """No tile has over one unit more than another along any axis; the last unit may be short."""
     extents = np.array([box.extent for box in boxes_of(shape, batch, count)])
     spread = extents.max(axis=0) - extents.min(axis=0)
-    unit = shape.heads or 16 if isinstance(shape, Matmul) else shape.head_dim if isinstance(shape, Attention) else 16
-    row_unit = 16 * shape.stride if isinstance(shape, Conv) else 1
-    assert (spread <= [1, 2 * row_unit - 1, 2 * unit - 1]).all()
-    assert (spread > 0).sum() <= 1, "cut along more than one axis"
+    rows, columns = 1, 16
+    if isinstance(shape, Conv):
+        rows = 16 * shape.stride
+    elif isinstance(shape, Attention | Scan):
+        columns = shape.head_dim
+    elif isinstance(shape, Matmul) and shape.heads:
+        columns = shape.heads
+    assert (spread <= [1, 2 * rows - 1, 2 * columns - 1]).all()
 
 
 def test_two_boxes_meet_where_they_share_an_element() -> None:
@@ -180,6 +195,12 @@ def typed_program(rng: random.Random) -> tuple[Program, tuple[int, int]]:
     kv_heads, head_dim = rng.choice((1, 2, 3)), 8
     heads = kv_heads * rng.choice((1, 2, 4))
     time, channels, narrow, stride = rng.choice((2, 5, 64, 70)), 8, 6, rng.choice((2, 3))
+    groups, cells, window, taps = (
+        rng.choice((1, 2, 3)),
+        rng.choice((4, 16, 24)),
+        rng.choice((0, 0, 2)),
+        rng.choice((1, 2, 3)),
+    )
     count = iter(range(1000))
 
     def pick(letter: str, *, but: str = "") -> str:
@@ -190,14 +211,25 @@ def typed_program(rng: random.Random) -> tuple[Program, tuple[int, int]]:
         other, other_y, other_z = pick("x", but=x), pick("y", but=y), pick("z", but=z)
         q, kv = rng.choice(("q0", "q1")), rng.choice(("kv0", "kv1"))
         loop = rng.choice(("", *around))
-        attention = Attention(rows=rows, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+        attention = Attention(rows=rows, heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
         qkv = Matmul(rows=rows, inner=width, outer=(heads + 2 * kv_heads) * head_dim, norm=True, heads=head_dim)
-        window = {"kernel": rng.choice((1, 2, 7)), "dilation": rng.choice((1, 3))}
-        near = Conv(rows=time, channels_in=channels, channels_out=channels, **window)
-        up = Conv(rows=time, channels_in=channels, channels_out=narrow, stride=stride)
-        far = Conv(rows=time * stride, channels_in=narrow, channels_out=narrow, **window)
-        mix = Conv(rows=time * stride, channels_in=narrow, channels_out=narrow, residual=True, **window)
+        kernel, dilation = rng.choice((1, 2, 7)), rng.choice((1, 3))
+        near = Conv(rows=time, channels_in=channels, channels_out=channels, kernel=kernel, dilation=dilation)
+        up = Conv(rows=time, channels_in=channels, channels_out=narrow, stride=stride, taps=taps)
+        far = Conv(rows=time * stride, channels_in=narrow, channels_out=narrow, kernel=kernel, dilation=dilation)
+        mix = Conv(
+            rows=time * stride, channels_in=narrow, channels_out=narrow, residual=True, kernel=kernel, dilation=dilation
+        )
         last = Conv(rows=time * stride, channels_in=narrow, channels_out=1, kernel=7)
+        broad = Conv(rows=time, channels_in=channels, channels_out=96, kernel=kernel, dilation=dilation)
+        back = Conv(rows=time, channels_in=96, channels_out=channels, kernel=3)
+        own = Depthwise(rows=time, channels=channels, kernel=3)
+        scan = Scan(rows=rows, heads=2 * groups, head_dim=8, state=cells, groups=groups)
+        local = Depthwise(
+            rows=rows, channels=scan.channels, kernel=4, offset=16 * groups, width=scan.projected, state=True
+        )
+        upwards = Experts(rows=rows, inner=width, outer=24, experts=16, chosen=2, shared=16)
+        downwards = Experts(rows=rows, inner=24, outer=width, experts=16, chosen=2, shared=16, down=True, residual=True)
         choices: list[tuple[Shape, tuple[str, ...], tuple[str, ...]]] = [
             (Matmul(rows=rows, inner=width, outer=width), (x,), (other,)),
             (Matmul(rows=rows, inner=width, outer=width, residual=True), (x, other), (other,)),
@@ -212,6 +244,13 @@ def typed_program(rng: random.Random) -> tuple[Program, tuple[int, int]]:
             (Gather(rows=time, tables=2, entries=9, width=channels), ("codes",), (y,)),
             (near, (y,), (other_y,)), (near, (other_y,), (y,)), (up, (y,), (z,)), (far, (z,), (other_z,)),
             (mix, (z, other_z), (other_z,)), (mix, (z, z), (other_z,)), (last, (z,), ("pcm",)),
+            (own, (y,), (other_y,)), (own, (other_y,), (y,)), (broad, (y,), ("b",)), (back, ("b",), (y,)),
+            (Matmul(rows=rows, inner=width, outer=scan.projected), (x,), ("p",)),
+            (local, ("p", "window"), ("mixed", "window")),
+            (scan, ("mixed", "p", "state"), ("s", "state")),
+            (Matmul(rows=rows, inner=16 * groups, outer=width, residual=True), ("s", x), (x,)),
+            (Matmul(rows=rows, inner=width, outer=16), (x,), ("r",)),
+            (upwards, (x, "r"), ("e",)), (downwards, ("e", x), (x,)),
         ]  # fmt: skip
         shape, reads, writes = rng.choice(choices)
         if kind and rng.random() < 0.8:
@@ -229,23 +268,23 @@ def typed_program(rng: random.Random) -> tuple[Program, tuple[int, int]]:
             )
         return tuple(made)
 
-    kind = rng.choice((None, Conv, (Matmul, Attention)))
+    kind = rng.choice((None, Conv | Depthwise, Matmul | Attention, Matmul | Scan | Depthwise, Matmul | Experts))
     first = nodes((), 0)
     return Program("typed", first, first), (heads, kv_heads)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.integers(0, 10**9), st.integers(1, 9), st.sampled_from(CONFIGURATIONS))
-def test_tiles_of_random_programs_wait_for_all_that_they_need(
-    seed: int, batch: int, configuration: Configuration
-) -> None:
-    rng = random.Random(seed)
-    program, (heads, kv_heads) = typed_program(rng)
-    level = rng.choice(levels(program))
-    index = {loop.name: rng.randrange(loop.count) for loop in level.around}
-    result = lower(level.items, index, batch, configuration)
-    assert missing(result.tiles, result.events, Memory(batch, heads, kv_heads)) == []
-    assert nx.is_directed_acyclic_graph(to_networkx(result.tiles, result.events))
+@pytest.mark.parametrize("tenth", range(10))
+def test_tiles_of_random_programs_wait_for_all_that_they_need(tenth: int) -> None:
+    """300 programs, the same ones each time: some broken rules show in one of fifty only."""
+    for seed in range(30 * tenth, 30 * tenth + 30):
+        rng = random.Random(seed)
+        program, (heads, kv_heads) = typed_program(rng)
+        level = rng.choice(levels(program))
+        index = {loop.name: rng.randrange(loop.count) for loop in level.around}
+        batch, configuration = rng.randrange(1, 10), Configuration(rng.randrange(1, 7), rng.randrange(1, 4))
+        result = lower(level.items, index, batch, configuration)
+        assert missing(result.tiles, result.events, Memory(batch, heads, kv_heads)) == [], seed
+        assert nx.is_directed_acyclic_graph(to_networkx(result.tiles, result.events))
 
 
 def test_the_oracle_sees_a_dropped_wait() -> None:
@@ -324,6 +363,18 @@ def test_an_attention_tile_waits_for_its_own_heads() -> None:
     attention = Attention(rows=1, heads=4, kv_heads=2, head_dim=8)
     reader = Operator(name="a", shape=attention, reads=("q", "kv"), writes=("a",))
     assert needs_of(reader, qkv, 8) == [{0, 4, 6}, {1, 4, 6}, {2, 5, 7}, {3, 5, 7}]
+
+
+def test_a_scan_tile_waits_for_its_own_heads_and_groups() -> None:
+    """x of four heads, then B and C of two groups of 24 columns, so that a group ends in the middle of a tile of 16."""
+    scan = Scan(rows=1, heads=4, head_dim=16, state=24, groups=2)
+    reader = Operator(name="s", shape=scan, reads=("mixed", "p", "state"), writes=("y", "state"))
+    mixed = Operator(name="m", shape=Depthwise(rows=1, channels=160, kernel=4), reads=("p",), writes=("mixed",))
+    #                                        x     B     C
+    assert needs_of(reader, mixed, 10) == [{0, 4, 5, 7, 8}, {1, 4, 5, 7, 8}, {2, 5, 6, 8, 9}, {3, 5, 6, 8, 9}]
+    projection = Matmul(rows=1, inner=8, outer=scan.projected)  # 64 of gate, 160 of x, B and C, 4 of time steps
+    steps = Operator(name="p", shape=projection, reads=("x",), writes=("p",))
+    assert needs_of(reader, steps, 16) == [{0, 14}, {1, 14}, {2, 14}, {3, 14}]
 
 
 SEPARATE = {

@@ -75,14 +75,14 @@ def test_counted_flops_equal_torchs_for_every_call_and_in_total(config: DemoConf
     assert sum(counted.values()) == whole.get_total_flops() == program(config=config).work(batch).flops
 
 
-class ParameterBytes(TorchDispatchMode):
+class ParameterBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """Bytes of the parameters that the dispatched operations take: whole ones, and of embeddings the rows looked up.
 
     The rotary tables are buffers, not parameters: no operator counts them as weights.
     """
 
     def __init__(self, module: DemoTTS) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.storages = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
         self.whole: dict[tuple[int, int], int] = {}
         self.rows = 0
@@ -94,7 +94,7 @@ class ParameterBytes(TorchDispatchMode):
                     if func is torch.ops.aten.embedding.default:
                         self.rows += args[1].numel() * arg.shape[1] * arg.element_size()
                     else:
-                        place = arg.untyped_storage().data_ptr(), arg.storage_offset()
+                        place = arg.untyped_storage().data_ptr(), int(arg.storage_offset())
                         self.whole[place] = max(self.whole.get(place, 0), arg.numel() * arg.element_size())
         return func(*args, **(kwargs or {}))
 

@@ -21,22 +21,24 @@ from workbench.search import count_compositions, enumerate_compositions, k_best,
 from workbench.uncertainty import LEVEL, REPLICATIONS, draw, interval_ns, normals, tied_with_best
 
 ONE, TWO, HALVES = synthetic.CONFIGURATIONS
-MOST = 1200  # compositions of a program that brute force is tried on
+MOST = 500  # compositions of a program that brute force is tried on
 
 
 def pricers(programs: int) -> Iterator[Pricer]:
     """Small random programs, each priced with a random choice of configurations and arms."""
     found, seed = 0, 0
+    any_table = synthetic.table(synthetic.program(0))  # counting compositions looks up no time
     while found < programs:
         seed += 1
         rng = random.Random(seed)
         configurations = tuple(rng.sample(synthetic.CONFIGURATIONS, rng.choice((0, 1, 2, 2, 3))))
         arms = tuple(rng.sample(("eager", "replay"), rng.randrange(0 if configurations else 1, 3)))
         program = synthetic.program(seed, rng.choice((2, 3)))
-        pricer = Pricer(program, synthetic.device(seed), synthetic.table(program, seed, (2,)), 2, configurations, arms)
-        if count_compositions(pricer) <= MOST:
+        device = synthetic.device(seed)
+        if count_compositions(Pricer(program, device, any_table, 2, configurations, arms)) <= MOST:
             found += 1
-            yield pricer
+            table = synthetic.table(program, seed, (2,))
+            yield Pricer(program, device, table, 2, configurations, arms)
 
 
 # -- exact -------------------------------------------------------------------------------------------------------------
@@ -57,8 +59,8 @@ def test_the_k_best_are_those_of_brute_force_on_200_programs() -> None:
             assert [total for total, _ in found] == expected[:k]
             assert all(price[c.digest] == total for total, c in found), "a composition is not priced as it is sold"
             assert len({c.digest for _, c in found}) == len(found)
-    assert np.median(sizes) > 40
-    assert max(sizes) > 800
+    assert np.median(sizes) > 20
+    assert max(sizes) > 400
 
 
 def test_the_best_is_priced_as_the_program_is_walked() -> None:
@@ -75,7 +77,7 @@ def test_the_best_of_demo_tts_beats_random_compositions() -> None:
     (best, composition), *_ = k_best(pricer)
     assert pricer.predict(composition).ttfo_ns == best
     rng = random.Random(0)
-    for _ in range(300):
+    for _ in range(150):
         other = synthetic.composition(program, rng)
         assert sum(pricer.region(region).ns for region in other.regions) >= best
 

@@ -386,16 +386,21 @@ class Pricer:
             return None
         shapes = {name: op.shape for name, op in self.program.operators().items()}
         rest = Program(self.program.name, self.program.further, self.program.further)
-        if any(shapes.get(name) != op.shape for name, op in rest.operators().items()):
-            return None
+        unpriced = any(shapes.get(name) != op.shape for name, op in rest.operators().items())
+        if unpriced and isinstance(self.table, CostTable):
+            return None  # benchmarks are of the first output's shapes
         return Pricer(rest, self.device, self.table, self.batch, self.configurations, self.arms)
 
     def _throughput(self, composition: Composition) -> float | None:
         further = self._further
         if further is None:
             return None
-        ns = sum(further.region(region).ns for region in restrict(composition, further).regions)
-        return self.batch * 1e9 / ns
+        restricted = restrict(composition, further)
+        try:
+            check_composition(further.program, restricted)
+        except CompositionError:
+            return None  # a further output runs operators that the first did not, and the cuts say nothing of them
+        return self.batch * 1e9 / sum(further.region(region).ns for region in restricted.regions)
 
 
 def restrict(composition: Composition, further: Pricer) -> Composition:

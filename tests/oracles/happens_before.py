@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from workbench.events import EventGraph
 from workbench.program import Call
-from workbench.shapes import Argmax, Attention, Conv, Gather, Matmul
+from workbench.shapes import Argmax, Attention, Conv, Depthwise, Experts, Gather, Matmul, Scan, Shape
 from workbench.tiles import Box, TileGraph
 
 Window = tuple[int | slice | list[int], ...]
@@ -38,12 +38,31 @@ def conv_inputs(shape: Conv, start: int, stop: int) -> list[int]:
     found: set[int] = set()
     for i in range(shape.rows):
         if shape.stride > 1:  # transposed: input i adds kernel[k] to output i * stride + k
-            outputs = {i * shape.stride + k for k in range(2 * shape.stride)}
+            outputs = {i * shape.stride + k for k in range(shape.taps * shape.stride)}
         else:  # causal: output t takes inputs t - k * dilation
             outputs = {i + k * shape.dilation for k in range(shape.kernel)}
         if outputs & set(range(start, stop)):
             found.add(i)
     return sorted(found)
+
+
+def width_of(shape: Shape) -> int:
+    """Columns of a shape's output."""
+    match shape:
+        case Attention() | Scan():
+            return shape.heads * shape.head_dim
+        case Gather():
+            return shape.width
+        case Matmul():
+            return shape.outer
+        case Depthwise():
+            return shape.channels
+        case Experts():
+            return shape.columns
+        case Conv():
+            return shape.channels_out
+        case Argmax():
+            return 1
 
 
 class Memory:
@@ -69,11 +88,26 @@ class Memory:
         elif isinstance(shape, Attention):
             yield from self._attention_reads(call, shape, box)
         elif isinstance(shape, Conv):
-            window = conv_inputs(shape, *box[2:4])
-            yield Access(op.reads[0], (self.batch, shape.rows, shape.channels_in), (requests, window, slice(None)))
+            inputs = conv_inputs(shape, *box[2:4])
+            yield Access(op.reads[0], (self.batch, shape.rows, shape.channels_in), (requests, inputs, slice(None)))
             if shape.residual:
                 outputs = (self.batch, shape.rows * shape.stride, shape.channels_out)
                 yield Access(op.reads[1], outputs, (requests, rows, columns))
+        elif isinstance(shape, Depthwise):
+            mine = slice(shape.offset + box.column_start, shape.offset + box.column_stop)
+            window = slice(max(0, box.row_start - shape.kernel + 1), box.row_stop)
+            yield Access(op.reads[0], (self.batch, shape.rows, shape.width or shape.channels), (requests, window, mine))
+            if shape.state:
+                yield self._left_behind(op.reads[1], shape.kernel - 1, shape.channels, requests, columns)
+        elif isinstance(shape, Scan):
+            yield from self._scan_reads(call, shape, box)
+        elif isinstance(shape, Experts):  # who is chosen is known at run time: any column may be needed
+            width = shape.chosen * shape.inner + shape.shared if shape.down else shape.inner
+            yield Access(op.reads[0], (self.batch, shape.rows, width), (requests, rows, slice(None)))
+            if not shape.down:
+                yield Access(op.reads[1], (self.batch, shape.rows, shape.experts), (requests, rows, slice(None)))
+            if shape.residual:
+                yield Access(op.reads[-1], (self.batch, shape.rows, shape.columns), (requests, rows, columns))
         elif isinstance(shape, Argmax):
             yield Access(op.reads[0], (self.batch, shape.rows, shape.width), (requests, slice(None), slice(None)))
         else:
@@ -97,13 +131,11 @@ class Memory:
             yield self._code(call, requests)
         else:
             height = shape.rows * (shape.stride if isinstance(shape, Conv) else 1)
-            if isinstance(shape, Attention):
-                width = shape.heads * shape.head_dim
-            elif isinstance(shape, Gather):
-                width = shape.width
-            else:
-                width = shape.outer if isinstance(shape, Matmul) else shape.channels_out
-            yield Access(op.writes[0], (self.batch, height, width), (requests, rows, columns))
+            yield Access(op.writes[0], (self.batch, height, width_of(shape)), (requests, rows, columns))
+            if isinstance(shape, Depthwise) and shape.state:
+                yield self._left_behind(op.writes[1], shape.kernel - 1, shape.channels, requests, columns)
+            elif isinstance(shape, Scan):
+                yield self._left_behind(op.writes[1], shape.state, width_of(shape), requests, columns)
 
     def kv_width(self, call: Call) -> int:
         """Keys' columns of a QKV product."""
@@ -121,12 +153,34 @@ class Memory:
         query, cache = call.operator.reads
         requests, rows, columns = box_slices(box)
         yield Access(query, (self.batch, shape.rows, shape.heads * shape.head_dim), (requests, rows, columns))
-        seen = slice(0, call.position + shape.rows)
+        last = call.position + shape.rows
+        seen = slice(max(0, call.position - shape.window + 1) if shape.window else 0, last)
         heads = {c // shape.head_dim for c in range(box.column_start, box.column_stop)}
         for kv_head in {head * shape.kv_heads // shape.heads for head in heads}:
             mine = slice(kv_head * shape.head_dim, (kv_head + 1) * shape.head_dim)
             width = self.cache_shape(shape.kv_heads * shape.head_dim)
             yield Access(self.cache_name(call, cache), width, (slice(None), requests, seen, mine))
+
+    def _left_behind(self, name: str, depth: int, width: int, requests: slice, columns: slice) -> Access:
+        """What a call leaves for the next of its kind: each column's own."""
+        return Access(name, (self.batch, depth, width), (requests, slice(None), columns))
+
+    def _scan_reads(self, call: Call, shape: Scan, box: Box) -> Iterator[Access]:
+        mixed, projection, state = call.operator.reads
+        requests, _, columns = box_slices(box)
+        so_far = slice(0, box.row_stop)  # an output depends on all rows before it
+        inputs, keys = shape.heads * shape.head_dim, shape.groups * shape.state
+        for head in {column // shape.head_dim for column in range(box.column_start, box.column_stop)}:
+            group = head * shape.groups // shape.heads
+            for first in (inputs + group * shape.state, inputs + keys + group * shape.state):
+                among = slice(first, first + shape.state)
+                yield Access(mixed, (self.batch, shape.rows, shape.channels), (requests, so_far, among))
+            step = shape.projected - shape.heads + head
+            yield Access(projection, (self.batch, shape.rows, shape.projected), (requests, so_far, step))
+        yield Access(mixed, (self.batch, shape.rows, shape.channels), (requests, so_far, columns))
+        yield Access(projection, (self.batch, shape.rows, shape.projected), (requests, so_far, columns))  # its gate
+        yield Access(projection, (self.batch, shape.rows, shape.projected), (requests, so_far, columns))  # the gate
+        yield self._left_behind(state, shape.state, inputs, requests, columns)
 
     def _gather_reads(self, call: Call, shape: Gather, requests: slice) -> Iterator[Access]:
         name, index = call.operator.name, call.index

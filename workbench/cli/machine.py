@@ -14,6 +14,7 @@ from workbench.errors import MeasureError
 if TYPE_CHECKING:
     from workbench.compose import Composition
     from workbench.predict import Pricer
+    from workbench.program import Program
 
 
 def add_commands(commands: Any) -> None:
@@ -95,7 +96,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
     from tqdm import tqdm
 
-    program, folder = options.program_of(arguments), _store(arguments)
+    program, folder = _runs_here(arguments), _store(arguments)
     cores = len(os.sched_getaffinity(0))
     workers = arguments.workers or cores
     if workers > cores:
@@ -130,6 +131,14 @@ def bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _runs_here(arguments: argparse.Namespace) -> Program:
+    """The program of MODEL; MeasureError unless it is the one that has weights and bodies here."""
+    program = options.program_of(arguments)
+    if program.name != "demo_tts":
+        raise MeasureError(f"{program.name} is predicted only; demo_tts is the model that runs on this machine")
+    return program
+
+
 def _store(arguments: argparse.Namespace) -> Path:
     from workbench.measure.store import default_store
 
@@ -142,7 +151,7 @@ def capture(arguments: argparse.Namespace) -> int:
     from workbench.models.demo_tts_torch import DemoTTS
     from workbench.profiles import load
 
-    program = options.program_of(arguments)
+    program = _runs_here(arguments)
     record(DemoTTS(), program, arguments.batch, Path(arguments.out))
     report = load(arguments.out).report
     options.show(arguments, report.to_json(), str(report))
@@ -157,7 +166,7 @@ def measure(arguments: argparse.Namespace) -> int:
     from workbench.models.demo_tts_torch import DemoTTS
     from workbench.predict import Pricer
 
-    program, folder = options.program_of(arguments), _store(arguments)
+    program, folder = _runs_here(arguments), _store(arguments)
     device, table = store.load_bench(folder)
     pricers = {batch: Pricer(program, device, table, batch) for batch in arguments.batches}
     chosen = {batch: _to_measure(pricer, arguments.composition) for batch, pricer in pricers.items()}

@@ -30,9 +30,13 @@ def batches(text: str) -> list[int]:
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
-    """MODEL and its streaming parameters."""
-    command.add_argument("model", metavar="MODEL", help="a model: demo_tts")
-    command.add_argument("--first-frames", type=positive, default=2, help="frames of the first chunk (default 2)")
+    """MODEL and its streaming parameters; those not given keep the model's own defaults."""
+    names = "demo_tts, llama_3_2_1b, qwen3_tts_0_6b, qwen3_tts_1_7b, nh_tts_standin, or a config.json"
+    command.add_argument("model", metavar="MODEL", help=names)
+    command.add_argument("--first-frames", type=positive, help="frames of the first chunk")
+    command.add_argument("--prompt", type=positive, help="positions of the prompt")
+    command.add_argument("--codec", choices=("stateful", "windowed"), help="how the codec sees earlier frames")
+    command.add_argument("--context", type=positive, help="left context of a windowed codec, frames")
 
 
 def add_device(command: argparse.ArgumentParser) -> None:
@@ -48,10 +52,14 @@ def program_of(arguments: argparse.Namespace) -> Program:
     """The program that MODEL and its parameters name."""
     from workbench.models import load_program
 
-    frames = arguments.first_frames
-    if frames > 16:
-        raise ProgramError(f"first chunk of {frames} frames: demo_tts caches 16 at most")
-    return load_program(arguments.model, first_frames=frames, chunk_frames=frames)
+    names = ("first_frames", "prompt", "codec", "context")
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    if arguments.model == "demo_tts" and "first_frames" in given:
+        frames = given["first_frames"]
+        if frames > 16:
+            raise ProgramError(f"first chunk of {frames} frames: demo_tts caches 16 at most")
+        given["chunk_frames"] = frames  # the same shapes again, so that one benchmark prices both
+    return load_program(arguments.model, **given)
 
 
 def store_of(device: str) -> Path:

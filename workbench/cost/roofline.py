@@ -2,9 +2,9 @@
 
 Memory time of a tile is its bytes over the smaller of two rates (DESIGN: fair share, and Little's law, J. D. C. Little
 1961): ``achieved bandwidth / tiles at once`` and ``bytes in flight / latency`` of an SM. So an operator of few tiles
-cannot take the whole bandwidth. Inputs come from L2 at a multiple of that rate, except attention's cache, which comes
-from DRAM. Arithmetic runs on CUDA cores while a tile has fewer than MMA_ROWS rows, else on tensor cores at a fraction
-of peak. All constants are in the device's file.
+cannot take the whole bandwidth. Inputs come from L2 at a multiple of that rate, except attention's cache and a scan's
+state, which come from DRAM. Arithmetic runs on CUDA cores while a tile has fewer than MMA_ROWS rows, else on tensor
+cores at a fraction of peak. All constants are in the device's file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workbench.gpu import Gpu
 from workbench.hardware import Provenance
 from workbench.lower.lowering import operator_tiles
 from workbench.program import Call, Operator
-from workbench.shapes import Attention, Matmul
+from workbench.shapes import Attention, Experts, Matmul, Scan
 
 MMA_ROWS = 16  # rows of the smallest tensor-core tile
 LANES_PER_SM = 128  # fp32 multiply-adds a clock on the architectures that ship here
@@ -52,8 +52,8 @@ class Roofline:
         work = operator.work(batch, position)
         at_once = min(len(boxes), configuration.workers)
         dram = min(self.gpu.achieved_bytes_per_s / at_once, self._little_bytes_per_s()) / 1e9  # bytes a ns
-        inputs = work.read_bytes * (np.ones_like(share) if isinstance(operator.shape, Matmul) else share)
-        from_dram = 1.0 if isinstance(operator.shape, Attention) else self.gpu["l2_over_dram"]
+        inputs = work.read_bytes * (np.ones_like(share) if isinstance(operator.shape, Matmul | Experts) else share)
+        from_dram = 1.0 if isinstance(operator.shape, Attention | Scan) else self.gpu["l2_over_dram"]
         rows = batch * operator.shape.rows
         times = [
             share * work.weight_bytes / dram,

@@ -138,33 +138,36 @@ def launches(pricer: Pricer, composition: Composition) -> Iterator[tuple[Region,
 def timeline_table(pricer: Pricer, composition: Composition, limit: int = TILE_LIMIT) -> pd.DataFrame:
     """The way to the first output as spans: lane, op_name, stage, begin_ns, end_ns, launch, provenance, shown.
 
-    A tile is a row; a region's launch is a row in LAUNCH_LANE whose ``stage`` is its kind. At most about ``limit``
-    tiles are listed, whole launches at a time; ``shown`` is the listed share of the time to first output.
+    A tile is a row; a region's launch is a row in LAUNCH_LANE whose ``stage`` is its kind. At most ``limit`` tiles are
+    listed, the earliest; ``shown`` is the share of the time to first output that they reach.
     """
     stage_of = pricer.program.stages()
+    total_ns = pricer.predict(composition).ttfo_ns
     parts: list[pd.DataFrame] = []
-    offset = tiles = listed = 0
+    offset, room, listed = 0, limit, total_ns
     for number, (region, priced, run) in enumerate(launches(pricer, composition)):
-        if tiles <= limit:
-            names = [call.operator.name for call in priced.calls]
-            op = run.queue.op[run.tiles].tolist()
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "lane": [LAUNCH_LANE, *run.queue.lane[run.tiles].tolist()],
-                        "op_name": [str(region), *(names[i] for i in op)],
-                        "stage": [region.kind.value, *(stage_of[names[i]] for i in op)],
-                        "begin_ns": np.concatenate([[0], run.begin_ns]) + offset,
-                        "end_ns": np.concatenate([[run.makespan_ns], run.end_ns]) + offset,
-                        "launch": number,
-                        "provenance": priced.provenance.value,
-                    }
-                )
+        names = [call.operator.name for call in priced.calls]
+        order = np.argsort(run.begin_ns, kind="stable")
+        kept = np.sort(order[:room])
+        op = run.queue.op[run.tiles][kept].tolist()
+        parts.append(
+            pd.DataFrame(
+                {
+                    "lane": [LAUNCH_LANE, *run.queue.lane[run.tiles][kept].tolist()],
+                    "op_name": [str(region), *(names[i] for i in op)],
+                    "stage": [region.kind.value, *(stage_of[names[i]] for i in op)],
+                    "begin_ns": np.concatenate([[0], run.begin_ns[kept]]) + offset,
+                    "end_ns": np.concatenate([[run.makespan_ns], run.end_ns[kept]]) + offset,
+                    "launch": number,
+                    "provenance": priced.provenance.value,
+                }
             )
-            tiles += len(op)
-            listed = offset + run.makespan_ns
-        offset += run.makespan_ns
-    return pd.concat(parts, ignore_index=True).assign(shown=listed / offset)
+        )
+        if len(order) > room:
+            listed = offset + int(run.begin_ns[order[room]])
+            break
+        offset, room = offset + run.makespan_ns, room - len(order)
+    return pd.concat(parts, ignore_index=True).assign(shown=listed / total_ns)
 
 
 def chain_table(pricer: Pricer, composition: Composition) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import kaleido
 import pandas as pd
 import plotly.graph_objects as go
-from choreographer.browsers.chromium import Chromium
+from kaleido.errors import ChromeNotFoundError
 
 from workbench.errors import WorkbenchError
 
@@ -24,6 +25,7 @@ NO_BROWSER = (
     "no Chromium or Chrome was found, so PDF, SVG and PNG are left out: install one (apt-get install chromium, or "
     "plotly_get_chrome), or name it in BROWSER_PATH"
 )
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ROOT = Path(__file__).resolve().parents[2]
 
 # Without these the page carries a link to plotly's site and a button that would send the data there.
@@ -36,12 +38,10 @@ def say_on_stderr(line: str) -> None:
 
 
 def browser() -> str | None:
-    """The browser that draws pictures: $BROWSER_PATH, or a Chromium or Chrome found on this machine."""
-    given = os.environ.get("BROWSER_PATH")
-    if given:
+    """The browser that draws pictures: $BROWSER_PATH, or a Chromium or Chrome on the PATH; None if there is none."""
+    if given := os.environ.get("BROWSER_PATH"):
         return given if Path(given).exists() else None
-    found = Chromium.find_browser(skip_local=False)
-    return None if found is None else str(found)
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def trail(made_by: str, inputs: Iterable[Path], command: str, base: Path = ROOT) -> dict[str, object]:
@@ -93,7 +93,7 @@ def write_page(figure: go.Figure, table: pd.DataFrame, folder: Path, name: str, 
 def write_pictures(figures: Iterable[tuple[go.Figure, Path]], say: Callable[[str], None] = say_on_stderr) -> list[Path]:
     """Write each figure's PICTURES beside its path without a suffix, all with one start of the browser."""
     path = browser()
-    if path is None:
+    if path is None and "BROWSER_PATH" in os.environ:
         say(NO_BROWSER)
         return []
     written: list[Path] = []
@@ -112,7 +112,11 @@ def write_pictures(figures: Iterable[tuple[go.Figure, Path]], say: Callable[[str
 
     try:
         # mathjax=False: kaleido would load it from a network
-        kaleido.write_fig_from_object_sync(jobs(), kopts={"mathjax": False, "path": path}, cancel_on_error=True)
+        found = {"path": path} if path else {}  # kaleido looks in a few places more
+        kaleido.write_fig_from_object_sync(jobs(), kopts={"mathjax": False, **found}, cancel_on_error=True)
+    except ChromeNotFoundError:
+        say(NO_BROWSER)
+        return []
     except (RuntimeError, OSError) as error:
         say(f"PDF, SVG and PNG could not be drawn with {path} ({type(error).__name__}: {str(error).splitlines()[0]})")
         return [target for target in written if target.exists()]

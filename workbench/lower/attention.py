@@ -1,4 +1,4 @@
-"""Attention: cut along query heads; a tile needs its own heads' queries, keys and values."""
+"""Attention: cut along query heads, then along requests; a tile needs its own heads' queries, keys and values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ FAR = 1 << 40
 
 
 def boxes(shape: Shape, batch: int, count: int) -> list[Box]:
-    """Runs of whole query heads."""
+    """Runs of whole query heads; where there are fewer heads than tiles wanted, runs of requests too."""
     assert isinstance(shape, Attention)
-    return [
-        Box(0, batch, 0, shape.rows, a * shape.head_dim, b * shape.head_dim) for a, b in spans(shape.heads, 1, count)
-    ]
+    return head_boxes(shape.rows, shape.heads, shape.head_dim, batch, count)
+
+
+def head_boxes(rows: int, heads: int, width: int, batch: int, count: int) -> list[Box]:
+    """Runs of whole heads, and of requests where a head a tile leaves at least as many tiles to be had again."""
+    strips = spans(heads, 1, count)
+    requests = spans(batch, 1, count // len(strips))
+    return [Box(r, s, 0, rows, a * width, b * width) for r, s in requests for a, b in strips]
 
 
 def needs(shape: Shape, box: Box, tensor_rank: int, producer: Shape) -> list[Box] | None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from workbench.compose import Configuration
 from workbench.events import EventGraph, check_events
-from workbench.lower import attention, conv, matmul
+from workbench.lower import attention, conv, depthwise, experts, matmul, scan
 from workbench.program import Call, Item, Operator, calls
-from workbench.shapes import Argmax, Attention, Conv, Gather, Matmul, Shape
+from workbench.shapes import Argmax, Attention, Conv, Depthwise, Experts, Gather, Matmul, Scan, Shape
 from workbench.tiles import Box, TileGraph, check_tiles
 
 
@@ -33,6 +33,9 @@ FAMILIES: dict[type, Family] = {
     Argmax: Family(matmul.request_boxes, matmul.needs_all),
     Attention: Family(attention.boxes, attention.needs),
     Conv: Family(conv.boxes, conv.needs),
+    Depthwise: Family(depthwise.boxes, depthwise.needs),
+    Scan: Family(scan.boxes, scan.needs),
+    Experts: Family(experts.boxes, experts.needs),
 }
 
 
@@ -52,39 +55,94 @@ def boxes_of(shape: Shape, batch: int, count: int) -> tuple[Box, ...]:
 
 
 @cache
-def _needed(shape: Shape, batch: int, count: int, rank: int, producer: Shape) -> tuple[tuple[int, ...], ...] | None:
+def _needed(shape: Shape, batch: int, count: int, rank: int, producer: Shape) -> Part:
     """For each tile of ``shape``, the producer's tiles that it needs by number; None if every tile needs all."""
-    made = boxes_of(producer, batch, count)
+    made = np.array(boxes_of(producer, batch, count))
     needs = FAMILIES[type(shape)].needs
     wanted: list[tuple[int, ...]] = []
     for box in boxes_of(shape, batch, count):
         parts = needs(shape, box, rank, producer)
         if parts is None:
             return None
-        wanted.append(tuple(i for i, piece in enumerate(made) if any(piece.meets(part) for part in parts)))
+        windows = np.array(parts)[:, None]
+        meet = (made[:, ::2] < windows[..., 1::2]) & (windows[..., ::2] < made[:, 1::2])  # see Box.meets
+        wanted.append(tuple(np.flatnonzero(meet.all(axis=-1).any(axis=0)).tolist()))
     if any(not tiles for tiles in wanted) or all(len(tiles) == len(made) for tiles in wanted):
         return None
     return tuple(wanted)
 
 
-Need = tuple[int, tuple[tuple[int, ...], ...] | None]  # producer call; per tile the producer's tiles, or None for all
+Part = tuple[tuple[int, ...], ...] | None  # for each tile of a reader, tiles of a producer; None: all of them
+Need = tuple[int, Part]  # the producer call, and what is needed of it
+
+
+class _Past:
+    """What has ended when, for calls added in order; ``sizes`` are their numbers of tiles.
+
+    ``before[c]`` is the set of calls (as bits) that have wholly ended before any tile of c may start; what it holds
+    needs no event. ``after[c]`` is the set that has ended once all tiles of c have; ``partly[c]`` says of other calls
+    which of their tiles have by then.
+    """
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.before: list[int] = []
+        self.after: list[int] = []
+        self.partly: list[dict[int, set[int]]] = []
+
+    def add(self, found: Mapping[int, list[Part]]) -> list[Need]:
+        """What the next call waits for, of the ``found`` calls that it must come after."""
+        done, some, needs = 0, dict[int, set[int]](), []
+        for source in sorted(found, reverse=True):
+            if done >> source & 1:
+                continue
+            parts = [part for part in found[source] if part is not None]
+            if len(parts) < len(found[source]):
+                merged = None
+                done |= self.after[source]
+                _unite(some, self.partly[source])
+            else:
+                merged = tuple(tuple(sorted(set().union(*tile))) for tile in zip(*parts, strict=True))
+                done |= self.before[source]
+                _unite(some, {source: set().union(*merged)})
+            needs.append((source, merged))
+        self.before.append(done)
+        self._end(done | 1 << len(self.after), some)
+        return needs
+
+    def _end(self, ended: int, some: dict[int, set[int]]) -> None:
+        """Calls of which all tiles are in ``some`` have ended, with all that has ended after them."""
+        left: dict[int, set[int]] = {}
+        while some:
+            source = max(some)
+            tiles = some.pop(source)
+            if ended >> source & 1:
+                continue
+            if len(tiles) == self.sizes[source]:
+                ended |= self.after[source]
+                _unite(some, self.partly[source])
+            else:
+                left[source] = tiles
+        self.after.append(ended)
+        self.partly.append(left)
+
+
+def _unite(into: dict[int, set[int]], more: Mapping[int, set[int]]) -> None:
+    for source, tiles in more.items():
+        into[source] = into.get(source, set()) | tiles
 
 
 def _dependencies(sequence: tuple[Call, ...], batch: int, count: int) -> list[list[Need]]:
     """What each call waits for: last writers of what it reads, and for what it writes the last writer and all readers.
 
-    ``before[c]`` is the set of calls (as bits) that have wholly ended before any tile of c may start; what it holds
-    needs no event. ``after[c]`` is that set once all tiles of c have. Writers of one tensor are thereby ordered,
-    so that the last writer stands for all.
+    Writers of one tensor are thereby ordered, so that the last writer stands for all.
     """
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
-    before: list[int] = []
-    after: list[int] = []
+    past = _Past([len(boxes_of(call.operator.shape, batch, count)) for call in sequence])
     result: list[list[Need]] = []
     for number, call in enumerate(sequence):
-        op, done, ended, needs = call.operator, 0, 0, []
-        found: dict[int, list[tuple[tuple[int, ...], ...] | None]] = {}
+        op, found = call.operator, dict[int, list[Part]]()
         for rank, tensor in enumerate(op.reads):
             if tensor in writer:
                 source = writer[tensor]
@@ -93,23 +151,7 @@ def _dependencies(sequence: tuple[Call, ...], batch: int, count: int) -> list[li
         for tensor in op.writes:
             for other in [*readers.get(tensor, []), *([writer[tensor]] if tensor in writer else [])]:
                 found.setdefault(other, []).append(None)
-        for source in sorted(found, reverse=True):
-            parts = found[source]
-            if done >> source & 1:
-                continue
-            if any(part is None for part in parts):
-                merged = None
-                done |= after[source]
-            else:
-                merged = tuple(tuple(sorted(set().union(*tile))) for tile in zip(*[p for p in parts if p], strict=True))
-                done |= before[source]
-                made = boxes_of(sequence[source].operator.shape, batch, count)
-                if len(set().union(*merged)) == len(made):
-                    ended |= after[source]
-            needs.append((source, merged))
-        result.append(needs)
-        before.append(done)
-        after.append(done | ended | 1 << number)
+        result.append(past.add(found))
         for tensor in op.reads:
             readers.setdefault(tensor, []).append(number)
         for tensor in op.writes:

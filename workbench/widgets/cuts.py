@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from workbench.compose import levels
-from workbench.program import Loop, Program
+from workbench.program import Item, Loop, Program, items
 
 
 def asks_for(program: Program) -> dict[str, frozenset[str]]:
@@ -49,3 +49,9 @@ def idle_cuts(program: Program, cuts: Iterable[str]) -> frozenset[str]:
     while lacking := {cut for cut in kept if not rule[cut] <= kept}:
         kept -= lacking
     return given - kept
+
+
+def names_in(item: Item) -> list[str]:
+    """An item's name and those of everything in it."""
+    inner = [name for part in items(item.body) for name in names_in(part)] if isinstance(item, Loop) else []
+    return [item.name, *inner]

@@ -4,21 +4,54 @@ from __future__ import annotations
 
 from typing import Any
 
+import anywidget
 import ipywidgets as w
 import plotly.graph_objects as go
 
 NUMBERS = ("x", "y", "base", "text", "measure", "customdata")
 
 
+FIT = """
+export default {
+    render({ el }) {
+        let timer = 0, tries = 0, stopped = false;
+        const fit = () => {
+            const plot = el.parentElement.querySelector(".wb-drawing > *");
+            const fits = !plot || !plot._fullLayout || Math.abs(plot._fullLayout.width - plot.clientWidth) < 2;
+            tries = fits ? 0 : tries + 1;
+            if (!fits && tries < 20) window.dispatchEvent(new Event("resize"));
+        };
+        const soon = () => { clearTimeout(timer); timer = setTimeout(fit, 150); };
+        const resized = new ResizeObserver(soon), redrawn = new MutationObserver(soon);
+        const start = () => {
+            const room = el.parentElement && el.parentElement.querySelector(".wb-drawing");
+            if (room) {
+                resized.observe(room);
+                redrawn.observe(room, { childList: true, subtree: true });
+            } else if (!stopped) requestAnimationFrame(start);
+        };
+        start();
+        return () => { stopped = true; clearTimeout(timer); resized.disconnect(); redrawn.disconnect(); };
+    },
+};
+"""
+
+
+class Fit(anywidget.AnyWidget):
+    """Makes the figure beside it fit its room: plotly draws it before it has one, and then follows the window alone."""
+
+    _esm = FIT
+
+
 class Drawing(w.VBox):
     """Shows one figure at the width there is and a fixed height; ``figure`` is the FigureWidget."""
 
     def __init__(self, margin: dict[str, int]) -> None:
-        # A FigureWidget keeps its first width unless what holds it may shrink.
+        # A FigureWidget does not shrink unless what holds it may.
         self._held = w.Box(layout={"width": "100%", "min_width": "0", "overflow": "hidden"})
         self._held.add_class("wb-drawing")
         self._caption = w.HTML()
-        super().__init__([self._held, self._caption], layout={"width": "100%", "min_width": "0"})
+        super().__init__([self._held, Fit(), self._caption], layout={"width": "100%", "min_width": "0"})
         self.figure: Any = None
         self.margin = margin
 
@@ -34,7 +67,6 @@ class Drawing(w.VBox):
             self.figure._config = {**self.figure._config, **page}
             self._held.children = [self.figure]
             return
-        # A new FigureWidget in its place would not find its width, so the one there is stays.
         if _names(self.figure) != _names(figure):
             self.figure.data = ()
             self.figure.add_traces(figure.data)

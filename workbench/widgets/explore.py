@@ -14,18 +14,11 @@ from workbench.compose import Composition, conventional, cuts_of, from_cuts
 from workbench.errors import CompositionError, WorkbenchError
 from workbench.models import MODELS
 from workbench.predict import Prediction
-from workbench.program import Item, Loop, items
 from workbench.widgets import texts
 from workbench.widgets.controls import set_choice
-from workbench.widgets.cuts import idle_cuts, missing_cuts
+from workbench.widgets.cuts import idle_cuts, missing_cuts, names_in
 from workbench.widgets.sources import Source, devices, open_source
 from workbench.widgets.view import View
-
-
-def names_in(item: Item) -> list[str]:
-    """An item's name and those of everything in it."""
-    inner = [name for part in items(item.body) for name in names_in(part)] if isinstance(item, Loop) else []
-    return [item.name, *inner]
 
 
 class Explorer(w.VBox):
@@ -55,11 +48,9 @@ class Explorer(w.VBox):
         self.shown: Prediction | None = None
         self._sources: dict[tuple[str, str, int], Source] = {}
         self._rows: dict[str, list[object]] = {}
-        self._busy = False
-        self._busy = True
+        self._program, self._busy, self._guarding = "", True, False
         self.model, self.device, self.batch = model, next(iter(self.folders)), batch
         self._busy = False
-        self._program = ""
         self.view = View()
         self.children = [self.view]
         self._connect()
@@ -179,20 +170,30 @@ class Explorer(w.VBox):
 
     def _guard(self, act: Callable[[], None]) -> None:
         """Do something and show what goes wrong in words: an exception in a callback is otherwise seen by nobody."""
+        outermost, self._guarding = not self._guarding, True
+        if outermost:
+            self.error = ""
         try:
             act()
         except WorkbenchError as error:
             self.error = str(error)
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
-        else:
-            self.error = ""
-        self.view.show_error(self.error)
+        finally:
+            if outermost:
+                self._guarding = False
+                self.view.show_error(self.error)
 
     def _open(self) -> None:
         """Take over a model, device and batch."""
-        self.view.show_busy(f"Pricing and selecting: {self.model} on {self.device}, batch {self.batch} …")
-        source, view = self.source, self.view
+        view = self.view
+        view.show_busy(f"Pricing and selecting: {self.model} on {self.device}, batch {self.batch} …")
+        try:
+            source = self.source
+        except WorkbenchError:
+            self.composition = self.prediction = self.shown = None
+            view.hide()
+            raise
         pricer = source.pricer
         self._busy = True
         try:
@@ -205,10 +206,14 @@ class Explorer(w.VBox):
                 self._program = self.model
         finally:
             self._busy = False
-        arms = {arm: partial(self._guard, partial(self.conventional, arm)) for arm in pricer.arms}
-        named = {"monolith": self.monolith, "per stage": self.per_stage}
-        guarded = {name: partial(self._guard, act) for name, act in named.items()}
-        view.set_designs({**guarded, **arms, "select best": partial(self._guard, self.select_best)})
+        arms = {arm: partial(self.conventional, arm) for arm in pricer.arms}
+        designs: dict[str, Callable[[], None]] = {
+            "monolith": self.monolith,
+            "per stage": self.per_stage,
+            **arms,
+            "select best": self.select_best,
+        }
+        view.set_designs({name: partial(self._guard, act) for name, act in designs.items()})
         self._rows = texts.measured_rows(source.samples, self.batch, source.measured)
         if self.shown is None:
             self.monolith()

@@ -97,6 +97,11 @@ class View(w.VBox):
         table = texts.measured_html(rows, here, note)
         self.measured.value = table
 
+    def hide(self) -> None:
+        """Show nothing of a composition: there is none for what is chosen."""
+        self.drawn.layout.display = "none"
+        self.measured.value = ""
+
     def show_busy(self, text: str) -> None:
         """What is being done, while it takes seconds; an error, or none, takes its place."""
         self.error.value = texts.note_html(text)
