@@ -182,7 +182,7 @@ def _verdict(by_batch: pd.DataFrame, leads: Mapping[str, list[np.ndarray]]) -> s
 def compare_store(folder: Path, program: Program) -> Comparison:
     """Compare all of a store's measured runs of a program with what its benchmarks alone predict."""
     device, table = load_bench(folder)
-    samples, compositions = all_samples(folder, program.name)
+    samples, compositions = all_samples(folder, program.name, program.parameters)
     predictions, tied = {}, {}
     for batch in sorted(samples["batch"].unique()):
         pricer = Pricer(program, device, table, int(batch))

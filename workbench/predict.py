@@ -19,7 +19,6 @@ import numpy.typing as npt
 from workbench.compose import (
     Composition,
     Configuration,
-    Kind,
     Level,
     Region,
     check_composition,
@@ -32,7 +31,7 @@ from workbench.hardware import Device, Overheads, Provenance, worst
 from workbench.lower import lower
 from workbench.program import Call, Program, calls
 from workbench.shapes import Attention
-from workbench.simulate import CAUSES, Mechanism, Run, TileQueue, causes, critical_segments, prefix_makespans, simulate
+from workbench.simulate import CAUSES, Mechanism, Run, TileQueue, critical_segments, prefix_makespans, simulate
 from workbench.uncertainty import interval_ns
 
 ALL_CAUSES = ("host", *CAUSES)
@@ -288,11 +287,16 @@ class Pricer:
             self._costs[key] = total
         return self._costs[key]
 
+    def region_ns(self, region: Region) -> int:
+        """Time of one region over all its launches, without its causes; read off ``interval_costs``."""
+        depth, start = self.place[region.items[0]]
+        return int(self.interval_costs(depth, _treatment(region))[start, start + len(region.items)])
+
     def runs(self, region: Region) -> list[tuple[LevelQueue, Run, int]]:
         """The simulated launches of a region: the level's queue, the run, and how often it recurs."""
         depth, start = self.place[region.items[0]]
         stop = start + len(region.items)
-        treatment = str(region.configuration) if region.kind is Kind.MEGAKERNEL else region.arm
+        treatment = _treatment(region)
         found = []
         for index, times in executions(self.levels[depth]):
             priced = self.level_queue(depth, index, treatment)
@@ -308,25 +312,24 @@ class Pricer:
     def _region(self, region: Region) -> RegionPrediction:
         split = dict.fromkeys(ALL_CAUSES, 0)
         ns = launches = tiles = events = stages = overheads = 0
-        how = str(region.configuration or region.arm)
+        how = _treatment(region)
         sigma: dict[str, float] = {}
         provenances: set[Provenance] = set()
         for priced, run, times in self.runs(region):
-            for cause, part in causes(run).items():
-                split[cause] += times * part
             host = int(priced.host_ns[run.start_op : run.stop_op].sum())
             split["host"] += times * host
             split["compute"] -= times * host
             on_path = set()
             for segment in critical_segments(run):
+                split[segment.cause] += times * (segment.end_ns - segment.begin_ns)
                 if segment.tile is not None:
                     op = int(run.queue.op[segment.tile])
                     on_path.add(op)
-                    if segment.cause in ("compute", "tail"):
+                    if segment.cause in ("compute", "tail", "weights", "activations"):
                         name = priced.calls[op].operator.name
                         error = times * (segment.end_ns - segment.begin_ns) * priced.spread_frac[name]
                         sigma[f"{name}/{how}"] = sigma.get(f"{name}/{how}", 0.0) + error
-            overheads = split["launch"] + split["ramp"] + split["drain"]
+            overheads = sum(split[cause] for cause in ("launch", "ramp", "drain", "dispatch", "event_wait"))
             ns += times * run.makespan_ns
             launches += times
             tiles += times * len(run.end_ns)
@@ -400,7 +403,7 @@ class Pricer:
             check_composition(further.program, restricted)
         except CompositionError:
             return None  # a further output runs operators that the first did not, and the cuts say nothing of them
-        return self.batch * 1e9 / sum(further.region(region).ns for region in restricted.regions)
+        return self.batch * 1e9 / sum(map(further.region_ns, restricted.regions))
 
 
 def restrict(composition: Composition, further: Pricer) -> Composition:
@@ -411,6 +414,10 @@ def restrict(composition: Composition, further: Pricer) -> Composition:
         if kept:
             regions.append(Region(kept, region.kind, region.configuration, region.arm))
     return Composition(tuple(regions), composition.name)
+
+
+def _treatment(region: Region) -> str:
+    return str(region.configuration or region.arm)
 
 
 def _times(costs: list[TileCosts]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -94,7 +94,7 @@ def _predicted(pricer: Pricer, where: str, suffix: str) -> Iterator[Drawn]:
     for shape in ("monolith", "conventional"):
         rival = max((p for p in designs if p.composition.shape == shape), key=lambda p: p.ttfo_ns)
         table = tables.difference_table(best, rival)
-        yield f"waterfall_{shape}_{suffix}", "waterfall", plots.waterfall(table, where), table
+        yield f"why_not_{shape}_{suffix}", "waterfall", plots.waterfall(table, where), table
     text = f"{where} The selected one, {tables.title_of(best.composition)}."
     table = tables.timeline_table(pricer, best.composition)
     figure = timeline.tile_timeline(table, text, pricer.device.workers)

@@ -87,7 +87,7 @@ def read_run(path: Path) -> MeasuredRun:
             raise MeasureError(f"{path}: schema {record['schema']!r} is not {SCHEMA}, the one that this version reads")
         program = load_program(record["model"], **record["parameters"])
         compositions = {str(d): from_json(program, c) for d, c in record["compositions"].items()}
-        samples = pd.read_csv(path / "samples.csv", on_bad_lines="skip")
+        samples = pd.read_csv(path / "samples.csv", on_bad_lines="skip", dtype={"digest": "str", "name": "str"})
     except WorkbenchError as error:
         raise MeasureError(f"{path}: {error}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -110,9 +110,16 @@ def _check_samples(path: Path, samples: pd.DataFrame, compositions: Mapping[str,
     return whole
 
 
-def all_samples(folder: Path, model: str = "demo_tts") -> tuple[pd.DataFrame, dict[str, Composition]]:
-    """Samples of every run of one model together, with the run's name in ``run``, and all compositions by digest."""
+def all_samples(
+    folder: Path, model: str = "demo_tts", parameters: Mapping[str, int] | None = None
+) -> tuple[pd.DataFrame, dict[str, Composition]]:
+    """Samples of every run of one model together, with the run's name in ``run``, and all compositions by digest.
+
+    With ``parameters``, only runs whose own streaming parameters agree with them: others are of another program.
+    """
     runs = [run for run in read_runs(folder) if run.record["model"] == model]
+    if parameters is not None:
+        runs = [run for run in runs if all(parameters.get(k) == v for k, v in run.record["parameters"].items())]
     if not runs:
         raise MeasureError(f"{folder} holds no measured run of {model}; `workbench measure` makes one")
     compositions = {digest: c for run in runs for digest, c in run.compositions.items()}

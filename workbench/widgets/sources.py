@@ -75,7 +75,7 @@ def open_source(model: str, path: Path, batch: int) -> Source:
     measured = {digest: pricer.predict(c) for digest, c in compositions.items()}
     selection = select(pricer, also=list(compositions.values()))
     known = [*compositions.values(), *named_compositions(pricer)]
-    names = {c.digest: c.name for c in known if c.name}
+    names = {c.digest: c.name for c in reversed(known) if c.name}  # of two names the first counts
     configuration = fastest(pricer, "monolith").regions[0].configuration
     assert configuration is not None
     return Source(pricer, tuple(batches), selection, configuration, names, samples, measured, note)
