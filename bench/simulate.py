@@ -1,10 +1,11 @@
-"""How fast one pass is: against SimPy on the same graph in the same process, and against reading the arrays once.
+"""How fast the engines are: against SimPy on the same graph in the same process, and against reading the arrays once.
 
     python bench/simulate.py [--tiles 221408] [--rounds 15]
 
 Prints one row a way. Times are the median over the rounds, except SimPy's, which runs once a mode, with Python's
-garbage collector off in its favour; its makespan must equal the pass's. SimPy here plays every step of a tile
-(dispatch, waits, loads, compute, signal: about eight events), so it is slower than with one delay a tile.
+garbage collector off in its favour; its makespan must equal the engine's. SimPy here plays every step of a tile
+(dispatch, waits, loads, compute, signal: about eight events), so it is slower than with one delay a tile; and where
+bandwidth is shared it counts down what each load lacks at every start and end of one. In all it takes minutes.
 Times vary by 2x between runs of a shared machine; the ratios are what to look at.
 """
 
@@ -13,17 +14,20 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from oracles import simulate_simpy  # noqa: E402  (the path comes first)
+from oracles import simulate_simpy, simulate_simpy_queues  # noqa: E402  (the path comes first)
 
 from workbench import simulate as sim  # noqa: E402
+from workbench.simulate.shared import QUANTA_PER_BYTE  # noqa: E402
 
 LANES, TILES_PER_OP, EVENTS_PER_OP = 132, 223, 4
 
@@ -55,39 +59,78 @@ def milliseconds(work: Callable[[], object], rounds: int) -> float:
     return median(taken)
 
 
+COSTS = {"launch_ns": 5_000, "dispatch_ns": 60, "event_ns": 800, "signal_ns": 40, "drain_ns": 900}
+STATIC = {
+    "events, no prefetch": {"prefetch_depth": 0},
+    "events, prefetch depth 3": {"prefetch_depth": 3},
+    "barriers": {"prefetch_depth": 1, "gap_ns": 900, "barrier": True},
+}
+BYTES_PER_NS = 25  # a lane's share of 3.35 TB/s among 132, so that loads take about as long as in the static engine
+BANDWIDTH = sim.SharedBandwidth(bytes_per_s=3.35e12, lane_bytes_per_s=60e9)  # of the order of an H100; synthetic
+
+
+def once(work: Callable[[], Any]) -> tuple[Any, float]:
+    """A result and how many ms it took, with the collector off."""
+    gc.disable()
+    began = time.perf_counter_ns()
+    result = work()
+    taken = (time.perf_counter_ns() - began) / 1e6
+    gc.enable()
+    return result, taken
+
+
+def report(
+    name: str, simpy_run: Callable[[], Any], ways: dict[str, Callable[[], Any]], rounds: int, floor: float
+) -> None:
+    """A row a way, then SimPy's; `ways` return a makespan or a Run, and SimPy a makespan first."""
+    result, simpy_ms = once(simpy_run)
+    for way, work in ways.items():
+        found = work()  # compiled before it is timed
+        total = found.makespan_ns if isinstance(found, sim.Run) else found
+        if total != result[0]:
+            raise SystemExit(f"{name}, {way}: {total} ns, and SimPy says {result[0]} ns")
+        ms = milliseconds(work, rounds)
+        print(f"{name + ': ' + way:<54} {ms:>9.2f} {simpy_ms / ms:>8.0f} {ms / floor:>9.1f}")
+    print(f"{name + ': SimPy':<54} {simpy_ms:>9.2f} {1:>8} {simpy_ms / floor:>9.1f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tiles", type=int, default=221_408)
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     queue = layered_queue(args.tiles)
+    loads = sim.TileLoads(queue.weight_ns * BYTES_PER_NS, queue.input_ns * BYTES_PER_NS)
     arrays = [a for a in vars(queue).values() if isinstance(a, np.ndarray)]
     print(f"{args.tiles} tiles, {queue.ops} operators, {len(queue.wait_event)} waits, {LANES} lanes")
-    print(f"{'way':<42} {'ms':>9} {'x SimPy':>8} {'x reading':>9}")
+    print(f"{'way':<54} {'ms':>9} {'x SimPy':>8} {'x reading':>9}")
     floor = milliseconds(lambda: [a.max() for a in arrays], args.rounds)
-    costs = {"launch_ns": 5_000, "dispatch_ns": 60, "event_ns": 800, "signal_ns": 40, "drain_ns": 900}
-    for name, extra in {
-        "events, no prefetch": {"prefetch_depth": 0},
-        "events, prefetch depth 3": {"prefetch_depth": 3},
-        "barriers": {"prefetch_depth": 1, "gap_ns": 900, "barrier": True},
-    }.items():
-        mechanism = sim.Mechanism(**costs, **extra)
-        gc.disable()
-        began = time.perf_counter_ns()
-        total, _ = simulate_simpy.simulate(queue, mechanism)
-        simpy_ms = (time.perf_counter_ns() - began) / 1e6
-        gc.enable()
-        if total != sim.makespan(queue, mechanism):
-            raise SystemExit(f"{name}: SimPy says {total} ns, the pass {sim.makespan(queue, mechanism)} ns")
-        sim.simulate(queue, mechanism)  # compiled before it is timed
-        rows = {
-            "one pass": milliseconds(lambda m=mechanism: sim.makespan(queue, m), args.rounds),
-            "one pass, times kept": milliseconds(lambda m=mechanism: sim.simulate(queue, m), args.rounds),
-            "SimPy": simpy_ms,
+    for name, extra in STATIC.items():
+        m = sim.Mechanism(**COSTS, **extra)
+        ways = {
+            "one pass": lambda m=m: sim.makespan(queue, m),
+            "one pass, times kept": lambda m=m: sim.simulate(queue, m),
         }
-        for row, ms in rows.items():
-            print(f"{name + ': ' + row:<42} {ms:>9.2f} {simpy_ms / ms:>8.0f} {ms / floor:>9.1f}")
-    print(f"{'reading the arrays once':<42} {floor:>9.2f}")
+        report(name, lambda m=m: simulate_simpy.simulate(queue, m), ways, args.rounds, floor)
+    for name in ("events, no prefetch", "barriers"):
+        m = sim.Mechanism(**COSTS, **STATIC[name])
+        ways = {"times kept": lambda m=m: sim.simulate_dynamic(queue, m)}
+        twin = partial(simulate_simpy_queues.dynamic, queue, m, 0, queue.ops)
+        report(f"dynamic queues, {name}", twin, ways, args.rounds, floor)
+    for name in ("events, prefetch depth 3", "barriers"):
+        m = sim.Mechanism(**COSTS, **STATIC[name])
+        ways = {"times kept": lambda m=m: sim.simulate_shared(queue, loads, BANDWIDTH, m)}
+        twin = partial(simulate_simpy_queues.shared, queue, loads, BANDWIDTH, QUANTA_PER_BYTE, m, 0, queue.ops)
+        report(f"shared bandwidth, {name}", twin, ways, args.rounds, floor)
+        found = sim.sharing_difference(queue, loads, BANDWIDTH, m)
+        print(
+            f"    makespan {found.makespan_ratio:.3f} x that of fair shares; an operator differs by "
+            f"{found.mean_ns:.0f} ns in the mean, {found.max_ns} ns at most"
+        )
+    run = sim.simulate(queue, sim.Mechanism(**COSTS, prefetch_depth=3))
+    for name, show in (("spans", sim.spans), ("chrome_trace", sim.chrome_trace)):
+        print(f"{name:<54} {milliseconds(lambda show=show: show(run), 3):>9.2f}")
+    print(f"{'reading the arrays once':<54} {floor:>9.2f}")
 
 
 if __name__ == "__main__":

@@ -1,24 +1,28 @@
-"""Integer time of one region: tiles in per-lane queues, events between them, and where the nanoseconds went.
+"""Integer time of one region: tiles in queues, events between them, and where the nanoseconds went.
 
-    TileQueue, Mechanism ─► engine ─► Run ─► critical_path   causes that sum to the makespan, to the nanosecond
-                              │         └──► timeline        a table of spans; a Chrome / Perfetto trace
-                              └─ kernels (numba; imported at the first pass, so importing this package is cheap)
+    TileQueue, Mechanism ─┬► engine    queues bound to lanes; one pass         ─┬► Run ─► critical_path  causes that sum
+                          ├► dynamic   a tile goes to the lane that frees first │   │     to the makespan exactly
+                          └► shared    loads in bytes share one bandwidth      ─┘   └───► timeline  a table of spans; a
+                                                                                          Chrome / Perfetto trace
 
-`engine.Mechanism` defines a pass, once. `reference` is the same definition as a slow event-driven program, for tests.
-A lane is one worker: an SM of a GPU, a pinned thread on a CPU. All times are whole nanoseconds from the region's start.
+`engine.Mechanism` defines a pass, once; `simulate_dynamic` and `SharedBandwidth` define how the other two differ. All
+compiled loops are in `kernels` (numba; imported at the first run, so importing this package is cheap). `reference` is
+the first definition again as a slow event-driven program; those of the others are in `tests/oracles`. A lane is one
+worker: an SM of a GPU, a pinned thread on a CPU. All times are whole nanoseconds from the region's start.
 """
 
 from workbench.simulate.critical_path import CAUSES, Segment, causes, critical_segments, critical_tiles
-from workbench.simulate.engine import (
-    Mechanism,
-    Run,
-    TileQueue,
-    all_makespans,
-    check_tile_queue,
-    makespan,
-    prefix_makespans,
-    simulate,
+from workbench.simulate.dynamic import simulate_dynamic
+from workbench.simulate.engine import Mechanism, Run, all_makespans, makespan, prefix_makespans, simulate
+from workbench.simulate.shared import (
+    SharedBandwidth,
+    SharingDifference,
+    TileLoads,
+    fair_share_queue,
+    sharing_difference,
+    simulate_shared,
 )
+from workbench.simulate.tile_queue import TileQueue, check_tile_queue
 from workbench.simulate.timeline import SPAN_COLUMNS, chrome_trace, spans
 
 __all__ = [
@@ -27,6 +31,9 @@ __all__ = [
     "Mechanism",
     "Run",
     "Segment",
+    "SharedBandwidth",
+    "SharingDifference",
+    "TileLoads",
     "TileQueue",
     "all_makespans",
     "causes",
@@ -34,8 +41,12 @@ __all__ = [
     "chrome_trace",
     "critical_segments",
     "critical_tiles",
+    "fair_share_queue",
     "makespan",
     "prefix_makespans",
+    "sharing_difference",
     "simulate",
+    "simulate_dynamic",
+    "simulate_shared",
     "spans",
 ]

@@ -37,7 +37,8 @@ def causes(run: Run) -> dict[str, int]:
     ramp
         The gaps before operators, with `barrier`.
     dispatch, weights, activations, compute
-        Of the tiles on the path: what they wait for, so weights that came in behind other work do not count.
+        Of the tiles on the path: what they wait for, so weights that came in behind other work do not count. Where
+        loads share bandwidth, they are as long as the others' let them be.
     event_wait
         `signal_ns` of the tiles on the path, and `event_ns` where one waits for another.
     tail
@@ -91,12 +92,19 @@ def _tail_starts(run: Run) -> NDArray[np.int64]:
 
 
 def _links(run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """By tile of the run, the one before on its lane; by event, the tile that fired it; -1 for none."""
     from workbench.simulate import kernels
 
-    queue = run.queue
-    return kernels.links(
-        queue.lane[run.tiles], queue.signal[run.tiles], run.end_ns, queue.lanes, len(queue.threshold)
+    queue, lane = run.queue, run.lane
+    previous, fired_by = kernels.links(
+        lane, queue.signal[run.tiles], run.end_ns, queue.lanes, len(queue.threshold)
     )  # fmt: skip
+    if run.dynamic_lane is not None:  # then a lane's tiles are in order of time, not of id
+        order = np.lexsort((run.end_ns, run.begin_ns, lane))
+        same = lane[order[1:]] == lane[order[:-1]]
+        previous = np.full(len(lane), -1, np.int64)
+        previous[order[1:][same]] = order[:-1][same]
+    return previous, fired_by
 
 
 def _walk_back(run: Run) -> Iterator[Segment]:
@@ -119,7 +127,7 @@ def _walk_back(run: Run) -> Iterator[Segment]:
             elif at == "end":
                 yield Segment("compute", id0 + t, start, end)
                 at = "loaded"
-                if begin + steps.input_ns[t] == start:
+                if steps.input_end_ns[t] == start:
                     yield Segment("activations", id0 + t, begin, start)
                     at = "begin"
             elif at == "loaded":
@@ -128,6 +136,10 @@ def _walk_back(run: Run) -> Iterator[Segment]:
             elif at == "begin":
                 cause, at, by = steps.before_begin(t)
                 yield Segment(cause, id0 + t, begin - (m.event_ns if cause == "event_wait" else m.dispatch_ns), begin)
+                t = by
+            elif at == "given":  # to a lane, by dynamic queues
+                at, by, wait_ns = steps.before_given(t)
+                yield Segment("event_wait", id0 + t, begin - m.dispatch_ns - wait_ns, begin - m.dispatch_ns)
                 t = by
             else:  # floor
                 at, t, floor = steps.before_floor(t)
@@ -142,7 +154,8 @@ class _Steps:
     def __init__(self, run: Run) -> None:
         self.run, self.m = run, run.mechanism
         self.previous, self.fired_by = _links(run)
-        self.input_ns, self.op = run.queue.input_ns[run.tiles], run.queue.op[run.tiles]
+        self.input_end_ns, self.op = run.input_end_ns, run.queue.op[run.tiles]
+        self.dynamic = run.dynamic_lane is not None
 
     def _before_on_lane(self, t: int, back: int) -> int:
         """The tile `back` places before on the same lane, -1 if none or if a barrier lies between."""
@@ -156,6 +169,8 @@ class _Steps:
     def before_load(self, t: int) -> tuple[str, int]:
         if self.m.prefetch_depth == 0:
             return "begin", t
+        if self.dynamic:
+            return "given", t
         start = self.run.load_start_ns[t]
         before = self._before_on_lane(t, 1)
         if before >= 0 and self.run.load_end_ns[before] == start:
@@ -165,15 +180,31 @@ class _Steps:
 
     def before_begin(self, t: int) -> tuple[str, str, int]:
         """The cause of the wait that ended when t began, then what it waited for."""
-        m, end, queue, id_ = self.m, self.run.end_ns, self.run.queue, self.run.first_tile + t
-        before = self._before_on_lane(t, 1)
-        free = end[before] + m.signal_ns if before >= 0 else m.launch_ns
+        if self.dynamic:
+            return "dispatch", "given", t
+        m, before = self.m, self._before_on_lane(t, 1)
+        free = self.run.end_ns[before] + m.signal_ns if before >= 0 else m.launch_ns
         begin = self.run.begin_ns[t]
         if m.barrier or free + m.dispatch_ns == begin:
             return ("dispatch", "done", before) if before >= 0 else ("dispatch", "floor", t)
+        return "event_wait", "done", self._seen_at(t, int(begin))
+
+    def before_given(self, t: int) -> tuple[str, int, int]:
+        """What t's being given to its lane waited for, and how long the event took if it was one."""
+        m, before = self.m, self._before_on_lane(t, 1)
+        given = int(self.run.begin_ns[t]) - m.dispatch_ns
+        if before >= 0 and self.run.end_ns[before] + m.signal_ns == given:
+            return "done", before, 0
+        if before < 0 and (m.barrier or given == m.launch_ns):
+            return "floor", t, 0
+        return "done", self._seen_at(t, given), m.event_ns
+
+    def _seen_at(self, t: int, ns: int) -> int:
+        """The tile that fired an event which t saw at `ns`; of several the one with the smallest id."""
+        queue, id_ = self.run.queue, self.run.first_tile + t
         by = self.fired_by[queue.wait_event[queue.wait_ptr[id_] : queue.wait_ptr[id_ + 1]]]
         by = by[by >= 0]  # the others were fired before the region
-        return "event_wait", "done", int(by[end[by] + m.signal_ns + m.event_ns == begin].min())
+        return int(by[self.run.end_ns[by] + self.m.signal_ns + self.m.event_ns == ns].min())
 
     def before_floor(self, t: int) -> tuple[str, int, int]:
         """("done", the slowest tile of the operator before) or ("launch", t), and when the floor of t was."""

@@ -1,104 +1,22 @@
-"""The typed front of the simulator: what is simulated, how it is run, and what comes out.
+"""How a region is run, what comes out, and the one-pass engine: static queues, loads of known length.
 
-Indices are unsigned and times are whole nanoseconds, so that equal times compare equal and no tie is an accident: a
-lane runs its tiles in id order, so a pass has no choice to make, and its result does not depend on any order of events.
+A lane runs its tiles in id order, so a pass has no choice to make, and its result does not depend on any order of
+events. The engines of `dynamic` and `shared` take the same queue and mechanism, and give a Run too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench.errors import GraphError
+from workbench.simulate.tile_queue import TileQueue
 
 if TYPE_CHECKING:
     from workbench.simulate import kernels
-
-_LONGEST_NS = 2**61  # 73 years, of all tiles together; with a mechanism's part it still fits int64
-
-
-@dataclass(frozen=True, eq=False)
-class TileQueue:
-    """Tiles in program order, each in the in-order queue of one lane, and the events between them.
-
-    Shapes, for T tiles, E events and W waits; every array is C-contiguous, and held read-only.
-    Tile t waits for the events ``wait_event[wait_ptr[t]:wait_ptr[t + 1]]`` and signals ``signal[t]`` on finishing.
-    Building checks types and lengths; `check_tile_queue` checks the rest, at the latest when first simulated.
-    """
-
-    lane: NDArray[np.uint32]  # (T,) a lane runs its tiles in id order
-    op: NDArray[np.uint32]  # (T,) operator instance, never decreasing; an operator may have no tiles
-    signal: NDArray[np.uint32]  # (T,)
-    wait_ptr: NDArray[np.uint32]  # (T + 1,)
-    wait_event: NDArray[np.uint32]  # (W,)
-    threshold: NDArray[np.uint32]  # (E,) the event fires at this many signals; 0: nobody signals, fired from the start
-    weight_ns: NDArray[np.int64]  # (T,) loads that need no event
-    input_ns: NDArray[np.int64]  # (T,) loads that need the events
-    compute_ns: NDArray[np.int64]  # (T,)
-    lanes: int
-    ops: int
-
-    def __post_init__(self) -> None:
-        tiles = len(self.lane)
-        lengths = {name: tiles for name in ("lane", "op", "signal", "weight_ns", "input_ns", "compute_ns")}
-        lengths["wait_ptr"] = tiles + 1
-        for field in fields(self)[:9]:
-            array, dtype = getattr(self, field.name), np.int64 if field.name.endswith("_ns") else np.uint32
-            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
-                raise GraphError(
-                    f"{field.name} is {array.dtype}{list(array.shape)}; a tile queue needs a contiguous "
-                    f"{np.dtype(dtype)} array of one dimension"
-                )
-            if len(array) != lengths.get(field.name, len(array)):
-                raise GraphError(
-                    f"{field.name} has {len(array)} entries, not {lengths[field.name]}: lane has {tiles}, one a tile"
-                )
-            view = array.view()
-            view.flags.writeable = False
-            object.__setattr__(self, field.name, view)
-
-    def __reduce__(self) -> tuple[type[TileQueue], tuple[object, ...]]:
-        return TileQueue, tuple(getattr(self, field.name) for field in fields(self))  # else unpickled writable
-
-    @cached_property
-    def op_ptr(self) -> NDArray[np.uint64]:
-        """(ops + 1,): operator o holds the tiles [op_ptr[o], op_ptr[o + 1])."""
-        ptr = np.searchsorted(self.op, np.arange(self.ops + 1, dtype=np.uint32)).astype(np.uint64)
-        ptr.flags.writeable = False
-        return ptr
-
-    @cached_property
-    def last_signaller(self) -> NDArray[np.int64]:
-        """(E,): the last tile that signals each event, -1 for none. Later ones overwrite earlier ones."""
-        last = np.full(len(self.threshold), -1, np.int64)
-        last[self.signal] = np.arange(len(self.signal))
-        return last
-
-    @cached_property
-    def waiter(self) -> NDArray[np.int64]:
-        """(W,): the tile that each wait belongs to."""
-        ptr = self.wait_ptr.astype(np.int64)
-        return np.repeat(np.arange(len(self.lane)), ptr[1:] - ptr[:-1])
-
-    @cached_property
-    def _kernel_tiles(self) -> kernels.Tiles:
-        from workbench.simulate import kernels
-
-        check_tile_queue(self)
-        return kernels.Tiles(
-            self.op_ptr, self.lane, self.signal, self.wait_ptr, self.wait_event,
-            self.weight_ns, self.input_ns, self.compute_ns,
-        )  # fmt: skip
-
-    @cached_property
-    def _waits_in_own_op(self) -> NDArray[np.int64]:
-        """The waits for an event that a tile of the same operator signals, as indices into wait_event."""
-        last = self.last_signaller[self.wait_event]
-        return np.flatnonzero((last >= 0) & (self.op[last] == self.op[self.waiter]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +72,21 @@ class Run:
     compute_start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]  # exclusive; the lane is busy signal_ns longer
     makespan_ns: int
+    dynamic_lane: NDArray[np.uint32] | None = None  # the lane that each tile was given to; None: the queue's
+    shared_input_end_ns: NDArray[np.int64] | None = None  # when its inputs were in; None: begin_ns + the queue's
+
+    @property
+    def lane(self) -> NDArray[np.uint32]:
+        """The lane that each tile ran on."""
+        return self.queue.lane[self.tiles] if self.dynamic_lane is None else self.dynamic_lane
+
+    @property
+    def input_end_ns(self) -> NDArray[np.int64]:
+        """When each tile's inputs were in."""
+        if self.shared_input_end_ns is not None:
+            return self.shared_input_end_ns
+        ends: NDArray[np.int64] = self.begin_ns + self.queue.input_ns[self.tiles]
+        return ends
 
     @property
     def first_tile(self) -> int:
@@ -166,59 +99,9 @@ class Run:
         return slice(self.first_tile, self.first_tile + len(self.end_ns))
 
 
-def _refuse(bad: NDArray[np.bool_], what: str, rule: str, *values: NDArray[np.generic]) -> None:
-    """Raise for the first True of `bad`; `what` may hold {i}, the place, and {v[0]}, … the `values` there."""
-    if bad.any():
-        i = int(bad.argmax())
-        raise GraphError(f"{what.format(i=i, v=[value[i] for value in values])}; {rule}")
-
-
-def check_tile_queue(queue: TileQueue) -> None:
-    """Raise `GraphError` unless `queue` can be simulated, naming the first tile or event that breaks a rule."""
-    q, tiles, events = queue, len(queue.lane), len(queue.threshold)
-    _refuse(q.lane >= q.lanes, "tile {i} is on lane {v[0]}", f"lanes are 0..{q.lanes - 1}", q.lane)
-    _refuse(q.op >= q.ops, "tile {i} is of operator {v[0]}", f"operators are 0..{q.ops - 1}", q.op)
-    _refuse(
-        q.op[1:] < q.op[:-1], "tile {i} is of operator {v[0]} and the next of {v[1]}",
-        "tiles are in program order, so operators never decrease", q.op[:-1], q.op[1:],
-    )  # fmt: skip
-    _refuse(q.signal >= events, "tile {i} signals event {v[0]}", f"events are 0..{events - 1}", q.signal)
-    ptr = q.wait_ptr.astype(np.int64)
-    waits = ptr[1:] - ptr[:-1]
-    _refuse(waits < 0, "tile {i} has {v[0]} waits", "wait_ptr never decreases", waits)
-    if (ptr[0], ptr[-1]) != (0, len(q.wait_event)):
-        raise GraphError(
-            f"wait_ptr runs from {ptr[0]} to {ptr[-1]}; it must run from 0 to the number of waits, {len(q.wait_event)}"
-        )
-    _refuse(
-        q.wait_event >= events, "tile {v[0]} waits for event {v[1]}", f"events are 0..{events - 1}",
-        q.waiter, q.wait_event,
-    )  # fmt: skip
-    counts = np.bincount(q.signal, minlength=events)
-    _refuse(
-        q.threshold > counts, "event {i} fires at {v[0]} signals and {v[1]} tiles signal it",
-        "it can never reach its threshold, so whoever waits for it would deadlock", q.threshold, counts,
-    )  # fmt: skip
-    _refuse(
-        q.threshold < counts, "event {i} fires at {v[0]} signals and {v[1]} tiles signal it",
-        "its threshold must be the number of its signallers, or it fires before all have finished", q.threshold, counts,
-    )  # fmt: skip
-    last = q.last_signaller[q.wait_event]
-    _refuse(
-        last >= q.waiter, "tile {v[0]} waits for event {v[1]}, which tile {v[2]} signals",
-        "a tile may wait only for earlier tiles, so this is a cycle or a queue that is not in program order",
-        q.waiter, q.wait_event, last,
-    )  # fmt: skip
-    total_ns = 0.0
-    for name in ("weight_ns", "input_ns", "compute_ns"):
-        times = getattr(q, name)
-        _refuse(times < 0, f"tile {{i}} has {name}={{v[0]}}", "times are not negative", times)
-        total_ns += times.sum(dtype=np.float64)
-    if total_ns > _LONGEST_NS:
-        raise GraphError(f"the {tiles} tiles take {total_ns:.3g} ns together; more than {_LONGEST_NS:.3g} ns overflow")
-
-
-def _region(queue: TileQueue, mechanism: Mechanism, start_op: int, stop_op: int) -> tuple[kernels.Tiles, kernels.Costs]:
+def region_inputs(
+    queue: TileQueue, mechanism: Mechanism, start_op: int, stop_op: int
+) -> tuple[kernels.Tiles, kernels.Costs]:
     """What a kernel needs, with the region's own rules checked."""
     from workbench.simulate import kernels
 
@@ -240,6 +123,24 @@ def _region(queue: TileQueue, mechanism: Mechanism, start_op: int, stop_op: int)
     return tiles, costs
 
 
+def longest_ns(queue: TileQueue, mechanism: Mechanism) -> int:
+    """What a run of `queue` takes at most: one lane does all, and each operator has a gap."""
+    m = mechanism
+    each_ns = m.dispatch_ns + m.event_ns + m.signal_ns
+    return m.launch_ns + queue.total_ns + len(queue.lane) * each_ns + queue.ops * m.gap_ns + m.drain_ns
+
+
+def id_bits(longest_ns: int, ids: int) -> int:
+    """Bits for ids below `ids` in a heap's entry, beside any time up to `longest_ns`; see `kernels`."""
+    bits = max(1, (ids - 1).bit_length())
+    if longest_ns >= 2 ** (63 - bits):
+        raise GraphError(
+            f"the region may take {longest_ns:.3g} ns; with {ids} lanes, events or loads to tell apart, this engine "
+            f"counts to {2 ** (63 - bits):.3g} ns"
+        )
+    return bits
+
+
 def simulate(queue: TileQueue, mechanism: Mechanism, start_op: int = 0, stop_op: int | None = None) -> Run:
     """Run the operators [start_op, stop_op) as one region and keep every tile's times; `stop_op` None is to the end.
 
@@ -252,7 +153,7 @@ def simulate(queue: TileQueue, mechanism: Mechanism, start_op: int = 0, stop_op:
     from workbench.simulate import kernels
 
     stop_op = queue.ops if stop_op is None else stop_op
-    tiles, costs = _region(queue, mechanism, start_op, stop_op)
+    tiles, costs = region_inputs(queue, mechanism, start_op, stop_op)
     times = np.empty((5, int(tiles.op_ptr[stop_op] - tiles.op_ptr[start_op])), np.int64)
     total = kernels.trace(tiles, costs, queue.lanes, len(queue.threshold), start_op, stop_op, times)
     begin, load_start, load_end, compute_start, end = times
@@ -277,7 +178,7 @@ def prefix_makespans(queue: TileQueue, mechanism: Mechanism, start_op: int = 0) 
 def _prices(queue: TileQueue, mechanism: Mechanism, start_op: int, stop_op: int) -> NDArray[np.int64]:
     from workbench.simulate import kernels
 
-    tiles, costs = _region(queue, mechanism, start_op, stop_op)
+    tiles, costs = region_inputs(queue, mechanism, start_op, stop_op)
     out = np.empty(stop_op - start_op, np.int64)
     kernels.price(tiles, costs, queue.lanes, len(queue.threshold), start_op, stop_op, out)
     return out
@@ -290,7 +191,7 @@ def all_makespans(queue: TileQueue, mechanism: Mechanism) -> NDArray[np.int64]:
     """
     from workbench.simulate import kernels
 
-    tiles, costs = _region(queue, mechanism, 0, queue.ops)
+    tiles, costs = region_inputs(queue, mechanism, 0, queue.ops)
     out = np.full((queue.ops, queue.ops + 1), -1, np.int64)
     np.fill_diagonal(out, mechanism.launch_ns + mechanism.drain_ns)
     kernels.price_all(tiles, costs, queue.lanes, len(queue.threshold), queue.ops, out)

@@ -1,10 +1,13 @@
 """Every compiled loop of the simulator, in one module: numba's cache on disk sees only the file that defines a kernel.
 
-The definition of a pass is in `engine.Mechanism`; `_place` is its one transcription, shared by all passes. Nothing is
-checked here: indices that `engine.check_tile_queue` has not seen may read or write outside an array.
+That is why it is longer than other modules are. It holds, in this order, the one pass (defined in `engine.Mechanism`,
+transcribed once in `_place`), dynamic queues (defined in `dynamic.simulate_dynamic`) and shared bandwidth (defined in
+`shared.SharedBandwidth`). Nothing is checked here: indices that `check_tile_queue` has not seen may read or write
+outside an array.
 
 Indices are unsigned throughout. A signed index costs a compare and an add for Python's wraparound, 1.6 to 2.1 times
-the whole pass; and unsigned mixed with a plain literal becomes float64, hence `_ONE`.
+the whole pass; and unsigned mixed with a plain literal becomes float64, hence `_ONE`. Of a tile's waits the first and
+the last are read without a loop: how many there are is a branch that the processor cannot foresee, a fifth of the pass.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., object])
 _ONE = np.uint64(1)
+_NEVER = 2**63 - 1
 _warned = False
 
 
@@ -100,16 +104,24 @@ def _reset(clocks: Clocks) -> None:
 
 
 @_jit
-def _place(tiles: Tiles, costs: Costs, clocks: Clocks, t: int, floor_ns: int) -> tuple[int, int, int, int, int]:
+def _place(
+    tiles: Tiles, costs: Costs, clocks: Clocks, t: int, floor_ns: int, waits: bool
+) -> tuple[int, int, int, int, int]:
     """Run tile `t` next on its lane, not before `floor_ns`: begin, load_start, load_end, compute_start, end.
 
     `floor_ns` is the end of the region's launch, or of the operator's gap: a barrier raises it instead of every clock.
+    `waits` is false with a barrier; the callers pass a literal, so that each of their loops knows it.
     """
     lane = np.uint64(tiles.lane[t])
     begin = max(clocks.free_ns[lane], floor_ns) + costs.dispatch_ns
-    if not costs.barrier:
-        for k in range(np.uint64(tiles.wait_ptr[t]), np.uint64(tiles.wait_ptr[t + _ONE])):
+    if waits:
+        k, stop = np.uint64(tiles.wait_ptr[t]), np.uint64(tiles.wait_ptr[t + _ONE])
+        if k < stop:
             begin = max(begin, clocks.seen_ns[tiles.wait_event[k]])
+            begin = max(begin, clocks.seen_ns[tiles.wait_event[stop - _ONE]])
+            if stop - k > np.uint64(2):
+                for middle in range(k + _ONE, stop - _ONE):
+                    begin = max(begin, clocks.seen_ns[tiles.wait_event[middle]])
     page = lane
     if costs.depth == 0:
         load_start = begin
@@ -126,8 +138,9 @@ def _place(tiles: Tiles, costs: Costs, clocks: Clocks, t: int, floor_ns: int) ->
         clocks.turn[lane] = turn if turn < costs.depth else np.uint64(0)
     done = end + costs.signal_ns
     clocks.free_ns[lane] = done
-    event = tiles.signal[t]
-    clocks.seen_ns[event] = max(clocks.seen_ns[event], done + costs.event_ns)
+    if waits:
+        event = tiles.signal[t]
+        clocks.seen_ns[event] = max(clocks.seen_ns[event], done + costs.event_ns)
     return begin, load_start, load_end, compute_start, end
 
 
@@ -137,11 +150,16 @@ def _price(tiles: Tiles, costs: Costs, clocks: Clocks, start_op: int, stop_op: i
     floor_ns = top_ns
     for op in range(np.uint64(start_op), np.uint64(stop_op)):
         first, stop = tiles.op_ptr[op], tiles.op_ptr[op + _ONE]
-        if costs.barrier and first < stop:
-            floor_ns = top_ns + costs.gap_ns
-        for t in range(first, stop):
-            end = _place(tiles, costs, clocks, t, floor_ns)[4]
-            top_ns = max(top_ns, end + costs.signal_ns)
+        if costs.barrier:
+            if first < stop:
+                floor_ns = top_ns + costs.gap_ns
+            for t in range(first, stop):
+                end = _place(tiles, costs, clocks, t, floor_ns, False)[4]
+                top_ns = max(top_ns, end + costs.signal_ns)
+        else:
+            for t in range(first, stop):
+                end = _place(tiles, costs, clocks, t, floor_ns, True)[4]
+                top_ns = max(top_ns, end + costs.signal_ns)
         out_ns[op - np.uint64(start_op)] = top_ns + costs.drain_ns
 
 
@@ -163,6 +181,12 @@ def price_all(tiles: Tiles, costs: Costs, lanes: int, events: int, ops: int, out
 
 
 @_jit
+def _keep(out_ns: NDArray[np.int64], i: int, times: tuple[int, int, int, int, int]) -> int:
+    out_ns[0, i], out_ns[1, i], out_ns[2, i], out_ns[3, i], out_ns[4, i] = times
+    return times[4]
+
+
+@_jit
 def trace(
     tiles: Tiles, costs: Costs, lanes: int, events: int, start_op: int, stop_op: int, out_ns: NDArray[np.int64]
 ) -> int:
@@ -173,14 +197,16 @@ def trace(
     origin = tiles.op_ptr[np.uint64(start_op)]
     for op in range(np.uint64(start_op), np.uint64(stop_op)):
         first, stop = tiles.op_ptr[op], tiles.op_ptr[op + _ONE]
-        if costs.barrier and first < stop:
-            floor_ns = top_ns + costs.gap_ns
-        for t in range(first, stop):
-            begin, load_start, load_end, compute_start, end = _place(tiles, costs, clocks, t, floor_ns)
-            i = t - origin
-            out_ns[0, i], out_ns[1, i], out_ns[2, i] = begin, load_start, load_end
-            out_ns[3, i], out_ns[4, i] = compute_start, end
-            top_ns = max(top_ns, end + costs.signal_ns)
+        if costs.barrier:
+            if first < stop:
+                floor_ns = top_ns + costs.gap_ns
+            for t in range(first, stop):
+                end = _keep(out_ns, t - origin, _place(tiles, costs, clocks, t, floor_ns, False))
+                top_ns = max(top_ns, end + costs.signal_ns)
+        else:
+            for t in range(first, stop):
+                end = _keep(out_ns, t - origin, _place(tiles, costs, clocks, t, floor_ns, True))
+                top_ns = max(top_ns, end + costs.signal_ns)
     return top_ns + costs.drain_ns
 
 
@@ -202,3 +228,336 @@ def links(
         if by < 0 or end_ns[t] > end_ns[by]:
             fired_by[signal[t]] = t
     return previous, fired_by
+
+
+# ---- binary heaps: entry 0 is the number of the others, entry 1 the least of them ----
+# An entry is a time and an id in one number, ``ns << bits | id``: so equal times are told apart by the id, and at half
+# the cost of a pair. The callers see to it that a time leaves room for the bits.
+
+
+@_jit
+def _push(heap: NDArray[np.int64], entry: int) -> None:
+    heap[0] += 1
+    at = np.uint64(heap[0])
+    while at > _ONE and heap[at >> _ONE] > entry:
+        heap[at] = heap[at >> _ONE]
+        at >>= _ONE
+    heap[at] = entry
+
+
+@_jit
+def _replace(heap: NDArray[np.int64], entry: int) -> None:
+    """Put `entry` in the place of the least."""
+    at, below, last = _ONE, _ONE << _ONE, np.uint64(heap[0])
+    while below <= last:
+        if below < last:
+            below += np.uint64(heap[below + _ONE] < heap[below])
+        if entry <= heap[below]:
+            break
+        heap[at] = heap[below]
+        at, below = below, below << _ONE
+    heap[at] = entry
+
+
+@_jit
+def _pop(heap: NDArray[np.int64]) -> None:
+    last = heap[np.uint64(heap[0])]
+    heap[0] -= 1
+    _replace(heap, last)
+
+
+# ---- dynamic queues ----
+
+
+class Waiters(NamedTuple):
+    """The waits by event instead of by tile: event e is waited for by ``tile[ptr[e]:ptr[e + 1]]``, in order of id."""
+
+    ptr: NDArray[np.uint32]  # (events + 1,)
+    tile: NDArray[np.uint32]  # (waits,)
+
+
+@_jit
+def waiters(wait_ptr: NDArray[np.uint32], wait_event: NDArray[np.uint32], events: int) -> Waiters:
+    """The waits of a checked queue, turned round."""
+    ptr = np.zeros(events + 1, np.uint32)
+    for event in wait_event:
+        ptr[np.uint64(event) + _ONE] += np.uint32(1)
+    for event in range(np.uint64(events)):
+        ptr[event + _ONE] += ptr[event]
+    place, tile = ptr.copy(), np.empty(len(wait_event), np.uint32)
+    for t in range(np.uint64(len(wait_ptr) - 1)):
+        for k in range(np.uint64(wait_ptr[t]), np.uint64(wait_ptr[t + _ONE])):
+            event = wait_event[k]
+            tile[place[event]] = t
+            place[event] += np.uint32(1)
+    return Waiters(ptr, tile)
+
+
+@_jit
+def _give(
+    tiles: Tiles, costs: Costs, free: NDArray[np.int64], bits: int, t: int, ready_ns: int, i: int,
+    lane_of: NDArray[np.uint32], out_ns: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Give tile `t`, entry `i` of the outputs, to the first lane of the heap `free`; when it has signalled."""
+    free_ns = free[1] >> bits
+    lane = free[1] ^ (free_ns << bits)
+    given = max(free_ns, ready_ns)
+    begin = given + costs.dispatch_ns
+    load_start = begin if costs.depth == 0 else given
+    load_end = load_start + tiles.weight_ns[t]
+    compute_start = max(begin + tiles.input_ns[t], load_end)
+    end = compute_start + tiles.compute_ns[t]
+    done = end + costs.signal_ns
+    _replace(free, (done << bits) | lane)
+    lane_of[i] = lane
+    out_ns[0, i], out_ns[1, i], out_ns[2, i] = begin, load_start, load_end
+    out_ns[3, i], out_ns[4, i] = compute_start, end
+    return int(done)
+
+
+@_jit
+def _free_all(free: NDArray[np.int64], bits: int, ns: int) -> None:
+    free[0] = len(free) - 1
+    for lane in range(len(free) - 1):
+        free[lane + 1] = (ns << bits) | lane
+
+
+@_jit
+def deal_operators(
+    tiles: Tiles, costs: Costs, lanes: int, bits: int, start_op: int, stop_op: int,
+    lane_of: NDArray[np.uint32], out_ns: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """`deal` with a barrier: a queue an operator, all of whose tiles are ready when its gap is over."""
+    free = np.empty(lanes + 1, np.int64)
+    top_ns = costs.launch_ns
+    origin = tiles.op_ptr[np.uint64(start_op)]
+    for op in range(np.uint64(start_op), np.uint64(stop_op)):
+        first, stop = tiles.op_ptr[op], tiles.op_ptr[op + _ONE]
+        if first < stop:
+            floor_ns = top_ns + costs.gap_ns
+            _free_all(free, bits, floor_ns)
+            for t in range(first, stop):
+                top_ns = max(top_ns, _give(tiles, costs, free, bits, t, floor_ns, t - origin, lane_of, out_ns))
+    return top_ns + costs.drain_ns
+
+
+@_jit
+def deal(
+    tiles: Tiles, waiters: Waiters, costs: Costs, lanes: int, events: int, bits: int, start_op: int, stop_op: int,
+    lane_of: NDArray[np.uint32], out_ns: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """The makespan of [start_op, stop_op) by dynamic queues; `out_ns` as in `trace`, `lane_of` (tiles,) the lanes."""
+    first, stop = tiles.op_ptr[np.uint64(start_op)], tiles.op_ptr[np.uint64(stop_op)]
+    top_ns, free, fired = costs.launch_ns, np.empty(lanes + 1, np.int64), np.zeros(events + 2, np.int64)
+    _free_all(free, bits, top_ns)
+    signals, seen_ns = np.zeros(events, np.uint32), np.zeros(events, np.int64)
+    for t in range(first, stop):
+        signals[tiles.signal[t]] += np.uint32(1)
+    # Tiles that wait for nothing wait for the launch: entry 0 of `fired`, before event 0 at 1.
+    waits, at_once, count = np.zeros(stop - first, np.uint32), np.empty(stop - first, np.uint32), np.uint64(0)
+    for t in range(first, stop):
+        for k in range(np.uint64(tiles.wait_ptr[t]), np.uint64(tiles.wait_ptr[t + _ONE])):
+            waits[t - first] += np.uint32(signals[tiles.wait_event[k]] > 0)
+        if waits[t - first] == 0:
+            waits[t - first], at_once[count] = 1, t
+            count += _ONE
+    _push(fired, top_ns << bits)
+    while fired[0] > 0:
+        now = fired[1] >> bits
+        served = np.uint64(fired[1] ^ (now << bits))
+        _pop(fired)
+        released, at, last = at_once, np.uint64(0), count
+        if served > 0:
+            released, at, last = waiters.tile, np.uint64(waiters.ptr[served - _ONE]), np.uint64(waiters.ptr[served])
+        while at < last and released[at] < stop:  # the rest are of later regions
+            t = int(released[at])
+            at += _ONE
+            waits[t - first] -= np.uint32(1)
+            if waits[t - first] > 0:
+                continue
+            done = _give(tiles, costs, free, bits, t, now, t - first, lane_of, out_ns)
+            top_ns = max(top_ns, done)
+            event = tiles.signal[t]
+            seen_ns[event] = max(seen_ns[event], done + costs.event_ns)
+            signals[event] -= np.uint32(1)
+            if signals[event] == 0:
+                _push(fired, (seen_ns[event] << bits) | (np.int64(event) + 1))
+    return top_ns + costs.drain_ns
+
+
+# ---- shared bandwidth ----
+
+
+class Loads(NamedTuple):
+    """What is loaded, and how fast."""
+
+    weight_bytes: NDArray[np.int64]  # (tiles,)
+    input_bytes: NDArray[np.int64]  # (tiles,)
+    quanta_per_byte: int
+    rate: NDArray[np.int64]  # (2 lanes + 1,) quanta that each of n loads is brought in a nanosecond
+
+
+class Loading(NamedTuple):
+    """A region's n tiles, numbered from 0, and their loads: load 2 t is of tile t's weights, 2 t + 1 of its inputs.
+
+    A load starts when the last of what it waits for has come: the weights' wait for the loader and for a page, the
+    inputs' for the lane and for events. Without prefetch the weights start with the inputs.
+    """
+
+    lane: NDArray[np.uint32]  # (n,)
+    signal: NDArray[np.uint32]  # (n,)
+    compute_ns: NDArray[np.int64]  # (n,)
+    follower: NDArray[np.uint32]  # (n,) the next tile on the lane; n is none
+    heir: NDArray[np.uint32]  # (n,) the tile for whose weights it gives back a page; n is none
+    quanta: NDArray[np.int64]  # (2 n,) to be brought
+    waits: NDArray[np.uint32]  # (2 n + 2,) how much is still to come; the last two are of no tile
+    ready_ns: NDArray[np.int64]  # (2 n + 2,) when the last that is known of comes
+    signals: NDArray[np.uint32]  # (events,) still to come
+    seen_ns: NDArray[np.int64]  # (events,) when a waiter sees the event, by the signals so far
+
+
+@_jit
+def _loading(tiles: Tiles, loads: Loads, costs: Costs, events: int, first: int, stop: int) -> Loading:
+    n = stop - first
+    signals, quanta = np.zeros(events, np.uint32), np.empty(2 * n, np.int64)
+    waits = np.ones(2 * n + 2, np.uint32)
+    waits[2 * n :] = 2**32 - 1  # no tile's, and more than are ever counted down
+    for t in range(first, stop):
+        signals[tiles.signal[t]] += np.uint32(1)
+    for t in range(first, stop):
+        load = (t - first) << _ONE
+        quanta[load] = loads.weight_bytes[t] * loads.quanta_per_byte
+        quanta[load | _ONE] = loads.input_bytes[t] * loads.quanta_per_byte
+        if not costs.barrier:
+            for k in range(np.uint64(tiles.wait_ptr[t]), np.uint64(tiles.wait_ptr[t + _ONE])):
+                waits[load | _ONE] += np.uint32(signals[tiles.wait_event[k]] > 0)
+    return Loading(
+        tiles.lane[first:stop], tiles.signal[first:stop], tiles.compute_ns[first:stop],
+        np.full(n, np.uint32(n)), np.full(n, np.uint32(n)), quanta, waits, np.zeros(2 * n + 2, np.int64),
+        signals, np.zeros(events, np.int64),
+    )  # fmt: skip
+
+
+@_jit
+def _line_up(
+    region: Loading, costs: Costs, lanes: int, bits: int, starts: NDArray[np.int64],
+    first: int, stop: int, floor_ns: int,
+) -> None:  # fmt: skip
+    """Queue the tiles [first, stop) on their lanes, all of which are free at `floor_ns`, and enter what starts then."""
+    lane_of, follower, heir, waits, ready_ns = region.lane, region.follower, region.heir, region.waits, region.ready_ns
+    before, page = np.full(lanes, len(lane_of)), np.full(lanes, len(lane_of))
+    pages = np.full(lanes, costs.depth)
+    for t in range(np.uint64(first), np.uint64(stop)):
+        lane, load = lane_of[t], t << _ONE
+        if before[lane] == len(lane_of):
+            page[lane] = t
+            ready_ns[load | _ONE] = floor_ns + costs.dispatch_ns
+            waits[load | _ONE] -= np.uint32(1)
+            if waits[load | _ONE] == 0:
+                _push(starts, int((ready_ns[load | _ONE] << bits) | np.int64(load | _ONE)))
+            if costs.depth > 0:
+                _push(starts, int((floor_ns << bits) | np.int64(load)))
+        else:
+            follower[before[lane]] = t
+        before[lane] = t
+        if pages[lane] > 0:
+            pages[lane] -= _ONE
+        elif costs.depth > 0:
+            heir[page[lane]] = t
+            waits[load] += np.uint32(1)
+            page[lane] = follower[page[lane]]
+
+
+# `_play` is one function because helpers that take its arrays make it three times as slow: numba counts the references
+# to an array that a function takes, atomically, at every call, unless the function is as simple as those of the heaps.
+
+
+@_jit
+def _start_over(ends: NDArray[np.int64], slot_bits: int, brought: int) -> int:
+    """Count virtual time from now on."""
+    for i in range(ends[0]):
+        ends[i + 1] -= brought << slot_bits
+    return 0
+
+
+@_jit
+def _play(
+    region: Loading, waiters: Waiters, origin: int, costs: Costs, lanes: int, bits: int, slot_bits: int,
+    starts: NDArray[np.int64], rate: NDArray[np.int64], out_ns: NDArray[np.int64], now_ns: int,
+) -> int:  # fmt: skip
+    """Move the clock from one start or end of a load to the next until all tiles are done; when all lanes are free."""
+    lane_of, signal, compute_ns, follower, heir, quanta, waits, ready_ns, signals, seen_ns = region
+    event_ptr, event_tile = waiters
+    running, ends = np.zeros(2 * lanes, np.uint32), np.zeros(2 * lanes + 1, np.int64)
+    came, came_ns = np.zeros(3, np.uint32), np.zeros(3, np.int64)
+    # Virtual time: quanta that each load was brought since some moment. A load ends when that has grown by its own.
+    brought, top_ns = 0, now_ns
+    while starts[0] + ends[0] > 0:
+        then_ns = starts[1] >> bits if starts[0] > 0 else _NEVER
+        if ends[0] > 0:
+            each = rate[ends[0]]
+            left = np.uint64((ends[1] >> slot_bits) - brought + each - 1) // np.uint64(each)
+            then_ns = min(then_ns, now_ns + np.int64(left))
+            brought += (then_ns - now_ns) * each
+            if brought >> (61 - slot_bits) > 0:
+                brought = _start_over(ends, slot_bits, brought)
+        now_ns = then_ns
+        while starts[0] > 0 and starts[1] >> bits == now_ns:
+            load = np.uint64(starts[1] ^ (now_ns << bits))
+            t, is_input = load >> _ONE, load & _ONE
+            slot = (np.uint64(lane_of[t]) << _ONE) | is_input
+            _pop(starts)
+            _push(ends, int(((brought + quanta[load]) << slot_bits) | np.int64(slot)))
+            running[slot], out_ns[_ONE - is_input, t] = t, now_ns
+            if costs.depth == 0 and is_input:
+                _push(starts, int((now_ns << bits) | np.int64(load ^ _ONE)))
+        while ends[0] > 0 and ends[1] >> slot_bits <= brought:
+            slot = np.uint64(ends[1] & ((1 << slot_bits) - 1))
+            t, is_input = np.uint64(running[slot]), slot & _ONE
+            _pop(ends)
+            out_ns[5 if is_input else 2, t] = now_ns
+            came[0], came_ns[0] = 2 * follower[t], now_ns  # the loader goes on, if it is not led by the lane
+            count, k, last, seen = 0 if is_input or costs.depth == 0 else 1, _ONE, _ONE, 0
+            if out_ns[2, t] >= 0 and out_ns[5, t] >= 0:
+                end = now_ns + compute_ns[t]
+                done, event = end + costs.signal_ns, np.uint64(signal[t])
+                out_ns[3, t], out_ns[4, t], top_ns = now_ns, end, max(top_ns, done)
+                came[count], came_ns[count] = 2 * heir[t], end
+                came[count + 1], came_ns[count + 1] = 2 * follower[t] + 1, done + costs.dispatch_ns
+                count += 2
+                seen = seen_ns[event] = max(seen_ns[event], done + costs.event_ns)
+                signals[event] -= np.uint32(1)
+                if signals[event] == 0 and not costs.barrier:
+                    k, last = np.uint64(event_ptr[event]), np.uint64(event_ptr[event + _ONE])
+            while count > 0 or (k < last and event_tile[k] - origin < len(lane_of)):
+                if count > 0:
+                    count -= 1
+                    load, ns = np.uint64(came[count]), came_ns[count]
+                else:
+                    load, ns = np.uint64(event_tile[k] - origin) << _ONE | _ONE, seen
+                    k += _ONE
+                ready_ns[load] = max(ready_ns[load], ns)
+                waits[load] -= np.uint32(1)
+                if waits[load] == 0:
+                    _push(starts, int((ready_ns[load] << bits) | np.int64(load)))
+    return top_ns
+
+
+@_jit
+def share(
+    tiles: Tiles, waiters: Waiters, loads: Loads, costs: Costs, lanes: int, events: int, bits: int, slot_bits: int,
+    start_op: int, stop_op: int, out_ns: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """The makespan of [start_op, stop_op) with shared bandwidth; `out_ns` (6, tiles) as in `trace`, the last row the
+    end of the inputs' load."""
+    first, stop = tiles.op_ptr[np.uint64(start_op)], tiles.op_ptr[np.uint64(stop_op)]
+    region, starts = _loading(tiles, loads, costs, events, first, stop), np.zeros(2 * lanes + 1, np.int64)
+    out_ns[:] = -1
+    top_ns = costs.launch_ns
+    for op in range(np.uint64(start_op), np.uint64(stop_op) if costs.barrier else np.uint64(start_op) + _ONE):
+        a, b = (tiles.op_ptr[op], tiles.op_ptr[op + _ONE]) if costs.barrier else (first, stop)
+        if a < b:
+            floor_ns = top_ns + costs.gap_ns if costs.barrier else top_ns
+            _line_up(region, costs, lanes, bits, starts, a - first, b - first, floor_ns)
+            top_ns = _play(region, waiters, first, costs, lanes, bits, slot_bits, starts, loads.rate, out_ns, floor_ns)
+    return top_ns + costs.drain_ns

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from workbench.simulate.engine import Mechanism, Run, TileQueue, check_tile_queue
+from workbench.simulate.engine import Mechanism, Run
+from workbench.simulate.tile_queue import TileQueue, check_tile_queue
 
 
 class _Lane:
@@ -137,6 +138,8 @@ def simulate(queue: TileQueue, mechanism: Mechanism, start_op: int = 0, stop_op:
     else:
         world.play(tiles)
     makespan = max([mechanism.launch_ns, *world.times["done"].values()]) + mechanism.drain_ns
-    arrays = {f"{name}_ns": np.array([at[t] for t in tiles], np.int64) for name, at in world.times.items()}
-    del arrays["done_ns"]
-    return Run(queue, mechanism, start_op, stop_op, **arrays, makespan_ns=makespan)
+    names = ("begin", "load_start", "load_end", "compute_start", "end")
+    begin, load_start, load_end, compute_start, end = (
+        np.array([world.times[name][t] for t in tiles], np.int64) for name in names
+    )
+    return Run(queue, mechanism, start_op, stop_op, begin, load_start, load_end, compute_start, end, makespan)
