@@ -10,7 +10,7 @@ import pandas as pd
 from workbench.compose import Composition, Configuration, from_cuts
 from workbench.cost import CostTable
 from workbench.hardware import Device, Overheads, Provenance
-from workbench.lower.lowering import operator_tiles
+from workbench.lower.lowering import operator_cut
 from workbench.program import Item, Loop, Node, Operator, Program, calls, items
 from workbench.shapes import Argmax, Attention, Matmul
 
@@ -51,7 +51,7 @@ def table(program: Program, seed: int = 0, batches: tuple[int, ...] = (1,), spre
         for batch in batches:
             scale = rng.randrange(200, 9000) * (1 + batch // 4)
             for configuration in CONFIGURATIONS:
-                boxes = operator_tiles(operator, batch, configuration)
+                boxes = operator_cut(operator, batch, configuration).boxes()
                 for tile in range(len(boxes)):
                     ns = 1 + scale // len(boxes) + rng.randrange(0, 200)
                     rows.append((name, batch, position, str(configuration), tile, ns))

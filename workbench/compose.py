@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,31 +28,66 @@ class Kind(StrEnum):
     CONVENTIONAL = "conventional"
 
 
+SHAPES_OF_TILES = {"c": "columns", "i": "inner", "r": "rows", "p": "partitions"}
+_PATTERN = re.compile(r"([0-9]{1,6})x([0-9]{1,6})((?:\+[a-z][0-9]{1,6})*)")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
-    """Resources of a whole megakernel: how many workers (SMs) it holds and into how many tiles a worker it cuts."""
+    """Resources of a whole megakernel: how many workers (SMs) it holds, and how it cuts operators into tiles.
+
+    An operator is cut into at most ``workers · tiles_per_worker`` tiles of near-equal size. The rest bounds their
+    shape, 0 where each family's own rule does: ``columns``, the narrowest strip of a product (heads may then be cut);
+    ``inner``, the longest run of its reduction, so that longer ones are split; ``rows``, the most rows of a tile;
+    ``partitions``, parts of attention's cache, a tile then holding all query heads of its key and value head.
+    """
 
     workers: int
     tiles_per_worker: int = 1
+    columns: int = 0
+    inner: int = 0
+    rows: int = 0
+    partitions: int = 0
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.tiles_per_worker < 1:
+        others = (self.columns, self.inner, self.rows, self.partitions)
+        if self.workers < 1 or self.tiles_per_worker < 1 or min(others) < 0:
             raise _not_a_configuration(str(self))
 
     def __str__(self) -> str:
-        return f"{self.workers}x{self.tiles_per_worker}"
+        shape = "".join(f"+{key}{value}" for key, name in SHAPES_OF_TILES.items() if (value := getattr(self, name)))
+        return f"{self.workers}x{self.tiles_per_worker}{shape}"
+
+    @property
+    def count(self) -> int:
+        """Most tiles of an operator."""
+        return self.workers * self.tiles_per_worker
 
     @classmethod
     def parse(cls, text: str) -> Configuration:
-        """The configuration that prints as ``text``: ``"2x1"`` is two workers, one tile each."""
-        parts = text.split("x") if isinstance(text, str) else []
-        if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 6 for part in parts):
+        """The configuration that prints as ``text``.
+
+        >>> Configuration.parse("132x1+c16+i2048+p1")
+        Configuration(workers=132, tiles_per_worker=1, columns=16, inner=2048, rows=0, partitions=1)
+        """
+        found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
             raise _not_a_configuration(text)
-        return cls(int(parts[0]), int(parts[1]))
+        workers, tiles, shape = found.groups()
+        given = {SHAPES_OF_TILES.get(part[0], ""): int(part[1:]) for part in shape.split("+")[1:]}
+        if "" in given or int(workers) < 1 or int(tiles) < 1:
+            raise _not_a_configuration(text)
+        made = cls(int(workers), int(tiles), **given)
+        if str(made) != text:
+            raise _not_a_configuration(text)
+        return made
 
 
 def _not_a_configuration(what: object) -> CompositionError:
-    return CompositionError(f"configuration {what!r:.40}: expected WORKERSxTILES, two positive integers, as in '2x1'")
+    return CompositionError(
+        f"configuration {what!r:.40}: expected WORKERSxTILES, two positive integers, as in '2x1', and after it at most "
+        "+cCOLUMNS+iINNER+rROWS+pPARTITIONS, in this order"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,4 +229,45 @@ class Experts:
         return weights, reads, out, 2 * tokens * (self.chosen * one + shared)
 
 
-Shape = Gather | Matmul | Attention | Conv | Argmax | Depthwise | Scan | Experts
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce:
+    """Sum of ``parts`` partial results of an operator that was split along its reduction; lowering makes these.
+
+    ``copies``: columns of partial sums a column of the result (2 for a gated product). ``statistics``: values beside
+    them a part and row that weigh them (attention: a maximum and a sum a head). What the split operator does after its
+    sum (SiLU, RoPE) is done here.
+    """
+
+    rows: int
+    width: int
+    parts: int
+    copies: int = 1
+    statistics: int = 0
+    unit: int = 1  # columns that stay in one tile
+
+    def elements(self, batch: int, position: int) -> tuple[int, int, int, int]:
+        """Elements of weights, reads and writes, and FLOPs (counted with the operator that was split)."""
+        tokens = batch * self.rows
+        return 0, tokens * self.parts * (self.width * self.copies + self.statistics), tokens * self.width, 0
+
+
+Shape = Gather | Matmul | Attention | Conv | Argmax | Depthwise | Scan | Experts | Reduce
+
+
+def output_size(shape: Shape) -> tuple[int, int]:
+    """Rows a request and columns of a shape's output."""
+    match shape:
+        case Gather() | Reduce():
+            return shape.rows, shape.width
+        case Matmul():
+            return shape.rows, shape.outer
+        case Attention() | Scan():
+            return shape.rows, shape.heads * shape.head_dim
+        case Conv():
+            return shape.rows * shape.stride, shape.channels_out
+        case Argmax():
+            return shape.rows, 1
+        case Depthwise():
+            return shape.rows, shape.channels
+        case Experts():
+            return shape.rows, shape.columns

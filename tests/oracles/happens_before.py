@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from workbench.events import EventGraph
 from workbench.program import Call
-from workbench.shapes import Argmax, Attention, Conv, Depthwise, Experts, Gather, Matmul, Scan, Shape
+from workbench.shapes import Argmax, Attention, Conv, Depthwise, Experts, Gather, Matmul, Reduce, Scan, Shape
 from workbench.tiles import Box, TileGraph
 
 Window = tuple[int | slice | list[int], ...]
@@ -51,7 +51,7 @@ def width_of(shape: Shape) -> int:
     match shape:
         case Attention() | Scan():
             return shape.heads * shape.head_dim
-        case Gather():
+        case Gather() | Reduce():
             return shape.width
         case Matmul():
             return shape.outer
@@ -81,8 +81,9 @@ class Memory:
     def reads(self, call: Call, box: Box) -> Iterator[Access]:
         op, shape = call.operator, call.operator.shape
         requests, rows, columns = box_slices(box)
-        if isinstance(shape, Matmul):  # a dense product needs all columns of its own rows; a residual its own box
-            yield Access(op.reads[0], (self.batch, shape.rows, shape.inner), (requests, rows, slice(None)))
+        if isinstance(shape, Matmul):  # its own rows, the columns of its part of the sum; of a residual its own box
+            inner = slice(*box[6:8])
+            yield Access(op.reads[0], (self.batch, shape.rows, shape.inner), (requests, rows, inner))
             if shape.residual:
                 yield Access(op.reads[1], (self.batch, shape.rows, shape.outer), (requests, rows, columns))
         elif isinstance(shape, Attention):
@@ -108,6 +109,9 @@ class Memory:
                 yield Access(op.reads[1], (self.batch, shape.rows, shape.experts), (requests, rows, slice(None)))
             if shape.residual:
                 yield Access(op.reads[-1], (self.batch, shape.rows, shape.columns), (requests, rows, columns))
+        elif isinstance(shape, Reduce):
+            partial = op.reads[0]
+            yield Access(partial, self.writers[partial].shape, (requests, rows, columns, slice(None)))
         elif isinstance(shape, Argmax):
             yield Access(op.reads[0], (self.batch, shape.rows, shape.width), (requests, slice(None), slice(None)))
         else:
@@ -116,11 +120,15 @@ class Memory:
     def writes(self, call: Call, box: Box) -> Iterator[Access]:
         op, shape = call.operator, call.operator.shape
         requests, rows, columns = box_slices(box)
-        if isinstance(shape, Matmul) and len(op.writes) == 2:  # columns of queries, then keys, then values
+        if op.writes[0].endswith("+parts"):  # a part of a sum, for each of its elements
+            pieces = shape.inner if isinstance(shape, Matmul) else 16
+            size = (self.batch, shape.rows, width_of(shape), pieces)
+            yield Access(op.writes[0], size, (requests, rows, columns, slice(*box[6:8])))
+        elif isinstance(shape, Matmul | Reduce) and len(op.writes) == 2:  # columns of queries, then keys, then values
             query, cache = op.writes
             width = self.kv_width(call)
-            queries = shape.outer - 2 * width
-            new = slice(call.position, call.position + shape.rows)
+            queries = width_of(shape) - 2 * width
+            new = slice(call.position + box.row_start, call.position + box.row_stop)
             for column in range(box.column_start, box.column_stop):
                 if column < queries:
                     yield Access(query, (self.batch, shape.rows, queries), (requests, rows, column))
@@ -139,8 +147,7 @@ class Memory:
 
     def kv_width(self, call: Call) -> int:
         """Keys' columns of a QKV product."""
-        assert isinstance(call.operator.shape, Matmul)
-        return call.operator.shape.outer * self.kv_heads // (self.heads + 2 * self.kv_heads)
+        return width_of(call.operator.shape) * self.kv_heads // (self.heads + 2 * self.kv_heads)
 
     def cache_name(self, call: Call, name: str) -> str:
         layer = [str(i) for loop, i in call.index.items() if loop.endswith("layers")]
@@ -153,8 +160,9 @@ class Memory:
         query, cache = call.operator.reads
         requests, rows, columns = box_slices(box)
         yield Access(query, (self.batch, shape.rows, shape.heads * shape.head_dim), (requests, rows, columns))
-        last = call.position + shape.rows
-        seen = slice(max(0, call.position - shape.window + 1) if shape.window else 0, last)
+        last = call.position + box.row_stop  # causal: nothing after its own last row
+        first = call.position + box.row_start - shape.window + 1 if shape.window else 0
+        seen = slice(max(0, first), last)
         heads = {c // shape.head_dim for c in range(box.column_start, box.column_stop)}
         for kv_head in {head * shape.kv_heads // shape.heads for head in heads}:
             mine = slice(kv_head * shape.head_dim, (kv_head + 1) * shape.head_dim)
@@ -235,8 +243,16 @@ class Memory:
                     touching = _union(self._masks(self.writers, access)[access.window])
                     touching |= _union(self._masks(self.readers, access)[access.window])
                     others = touching & own & ~(1 << t)
+                    if isinstance(call.operator.shape, Matmul) and call.operator.shape.residual:
+                        others &= ~self._adds_with(tiles, t)  # parts of a sum are added one by one
                     assert not others, f"tiles {_bits(others)} and {t} of one call of {call.operator.name} race"
         return need
+
+    def _adds_with(self, tiles: TileGraph, tile: int) -> int:
+        """Tiles of the same call that add another part of the sum to the same piece of the output."""
+        mine = tiles.boxes[tile]
+        own = tiles.of_call(int(tiles.call[tile]))
+        return sum(1 << t for t in own if tiles.boxes[t][:6] == mine[:6] and tiles.boxes[t][6:] != mine[6:])
 
 
 def _union(masks: Any) -> int:

@@ -15,7 +15,7 @@ from workbench.compose import Configuration
 from workbench.cost.table import TileCosts
 from workbench.gpu import Gpu
 from workbench.hardware import Provenance
-from workbench.lower.lowering import operator_tiles
+from workbench.lower.lowering import operator_cut
 from workbench.program import Call, Operator
 from workbench.shapes import Attention, Experts, Matmul, Scan
 
@@ -46,11 +46,9 @@ class Roofline:
         return self._memo[key]
 
     def _tiles(self, operator: Operator, batch: int, position: int, configuration: Configuration) -> TileCosts:
-        boxes = operator_tiles(operator, batch, configuration)
-        volume = np.array([np.prod(box.extent) for box in boxes], np.float64)
-        share = volume / volume.sum()
+        share = operator_cut(operator, batch, configuration).shares()
         work = operator.work(batch, position)
-        at_once = min(len(boxes), configuration.workers)
+        at_once = min(len(share), configuration.workers)
         dram = min(self.gpu.achieved_bytes_per_s / at_once, self._little_bytes_per_s()) / 1e9  # bytes a ns
         inputs = work.read_bytes * (np.ones_like(share) if isinstance(operator.shape, Matmul | Experts) else share)
         from_dram = 1.0 if isinstance(operator.shape, Attention | Scan) else self.gpu["l2_over_dram"]

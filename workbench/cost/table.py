@@ -18,7 +18,7 @@ import pandas as pd
 from workbench.compose import Configuration
 from workbench.errors import CompositionError, MeasureError
 from workbench.hardware import Provenance, worst
-from workbench.lower.lowering import operator_tiles
+from workbench.lower.lowering import operator_cut
 from workbench.program import Call, Operator
 from workbench.shapes import Attention
 
@@ -96,9 +96,8 @@ class CostTable:
 
     def tiles(self, operator: Operator, batch: int, position: int, configuration: Configuration) -> TileCosts:
         """Times of the tiles that ``operator`` is cut into under ``configuration``, in tile order."""
-        boxes = operator_tiles(operator, batch, configuration)
-        volume = np.array([np.prod(box.extent) for box in boxes], np.float64)
-        return self._look_up(operator, batch, position, str(configuration), volume / volume.sum())
+        shares = operator_cut(operator, batch, configuration).shares()
+        return self._look_up(operator, batch, position, str(configuration), shares)
 
     def whole(self, operator: Operator, batch: int, position: int, arm: str) -> TileCosts:
         """Time of the whole operator under a conventional arm that runs it as one call."""

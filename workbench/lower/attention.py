@@ -1,39 +1,62 @@
-"""Attention: cut along query heads, then along requests; a tile needs its own heads' queries, keys and values."""
+"""Attention: cut along heads, requests, and parts of the cache; a tile needs its own heads' queries, keys and values.
+
+Parts of the cache leave partial results, which ``lowering`` has a Reduce put together (flash decoding).
+"""
 
 from __future__ import annotations
 
-from workbench.lower.matmul import spans
-from workbench.shapes import Attention, Matmul, Shape
-from workbench.tiles import Box
+from workbench.compose import Configuration
+from workbench.lower.cut import FAR, Bound, Boxes, Window, at, own_columns, own_rows, row_blocks, runs, scaled, window
+from workbench.shapes import Attention, Matmul, Reduce, Shape, output_size
+from workbench.tiles import Edges, Grid
 
-FAR = 1 << 40
+SPLIT_ROWS = 16  # from here on (a prefill) there are queries enough, and the cache is not split
 
 
-def boxes(shape: Shape, batch: int, count: int) -> list[Box]:
-    """Runs of whole query heads; where there are fewer heads than tiles wanted, runs of requests too."""
+def parts(shape: Attention, batch: int, configuration: Configuration) -> int:
+    """Parts of the cache: at most ``partitions``, and no more than give each worker a tile."""
+    if not configuration.partitions or shape.rows >= SPLIT_ROWS:
+        return 1
+    return max(1, min(configuration.partitions, configuration.count // (shape.kv_heads * batch)))
+
+
+def cut(shape: Shape, batch: int, configuration: Configuration) -> Grid:
+    """Runs of whole query heads, or with ``partitions`` of whole groups that share keys and values."""
     assert isinstance(shape, Attention)
-    return head_boxes(shape.rows, shape.heads, shape.head_dim, batch, count)
+    inner = tuple(range(parts(shape, batch, configuration) + 1))
+    heads, width = shape.heads, shape.head_dim
+    if configuration.partitions:
+        heads, width = shape.kv_heads, shape.heads // shape.kv_heads * shape.head_dim
+    blocks, rows = row_blocks(batch, shape.rows, configuration.rows)
+    if len(rows) == 2:
+        requests, columns = head_runs(heads, width, batch, configuration.count // (len(inner) - 1))
+    else:  # long prefills: a request's rows are cut, so requests are too
+        requests, columns = blocks, scaled(runs(heads, 1, configuration.count), width)
+    return Grid(requests, rows, columns, inner)
 
 
-def head_boxes(rows: int, heads: int, width: int, batch: int, count: int) -> list[Box]:
-    """Runs of whole heads, and of requests where a head a tile leaves at least as many tiles to be had again."""
-    strips = spans(heads, 1, count)
-    requests = spans(batch, 1, count // len(strips))
-    return [Box(r, s, 0, rows, a * width, b * width) for r, s in requests for a, b in strips]
+def head_runs(heads: int, width: int, batch: int, count: int) -> tuple[Edges, Edges]:
+    """Edges of requests and columns: whole heads, and requests where a head a tile leaves at least as many again."""
+    strips = runs(heads, 1, count)
+    return runs(batch, 1, count // (len(strips) - 1)), scaled(strips, width)
 
 
-def needs(shape: Shape, box: Box, tensor_rank: int, producer: Shape) -> list[Box] | None:
-    """Columns of the QKV product that hold this tile's query heads and their key and value heads."""
+def needs(shape: Shape, boxes: Boxes, tensor_rank: int, producer: Shape) -> list[Window] | None:
+    """Columns of the QKV product that hold this tile's query heads and their key and value heads.
+
+    Of rows, its own queries, and all keys and values: shapes do not tell which of them lie behind.
+    """
     assert isinstance(shape, Attention)
     width, group = shape.head_dim, shape.heads // shape.kv_heads
     queries, keys = shape.heads * width, shape.kv_heads * width
-    if not (isinstance(producer, Matmul) and producer.heads == width and producer.outer == queries + 2 * keys):
+    heads = producer.heads if isinstance(producer, Matmul) else producer.unit if isinstance(producer, Reduce) else 0
+    if heads != width or output_size(producer) != (shape.rows, queries + 2 * keys):
         return None
-    first = box.column_start // width // group * width
-    last = ((box.column_stop - 1) // width // group + 1) * width
-    columns = [
-        (box.column_start, box.column_stop),
-        (queries + first, queries + last),
-        (queries + keys + first, queries + keys + last),
+    first = at(boxes, "column_start") // width // group * width
+    last = ((at(boxes, "column_stop") - 1) // width // group + 1) * width
+    seen: tuple[Bound, Bound] = (0, FAR)
+    return [
+        window(boxes, own_rows(boxes), own_columns(boxes)),
+        window(boxes, seen, (queries + first, queries + last)),
+        window(boxes, seen, (queries + keys + first, queries + keys + last)),
     ]
-    return [Box(box.request_start, box.request_stop, 0, FAR, a, b) for a, b in columns]

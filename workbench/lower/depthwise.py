@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from workbench.lower.matmul import COLUMN_UNIT, spans
-from workbench.shapes import Conv, Depthwise, Matmul, Shape
-from workbench.tiles import Box
+from workbench.compose import Configuration
+from workbench.lower.cut import COLUMN_UNIT, Boxes, Window, own_columns, own_rows, runs, window
+from workbench.shapes import Conv, Depthwise, Matmul, Reduce, Shape, output_size
+from workbench.tiles import Grid
 
 
-def boxes(shape: Shape, batch: int, count: int) -> list[Box]:
+def cut(shape: Shape, batch: int, configuration: Configuration) -> Grid:
     """Strips of whole channels over all time: the state of a channel is one tile's."""
     assert isinstance(shape, Depthwise)
-    return [Box(0, batch, 0, shape.rows, a, b) for a, b in spans(shape.channels, COLUMN_UNIT, count)]
+    return Grid((0, batch), (0, shape.rows), runs(shape.channels, COLUMN_UNIT, configuration.count))
 
 
-def needs(shape: Shape, box: Box, tensor_rank: int, producer: Shape) -> list[Box] | None:
+def needs(shape: Shape, boxes: Boxes, tensor_rank: int, producer: Shape) -> list[Window] | None:
     """Its channels in the columns of the input; all of the state, which is written in place."""
     assert isinstance(shape, Depthwise)
-    if tensor_rank > 0:
+    known = isinstance(producer, Matmul | Conv | Reduce)
+    if tensor_rank > 0 or not known or output_size(producer) != (shape.rows, shape.width or shape.channels):
         return None
-    if isinstance(producer, Matmul):
-        rows, columns = producer.rows, producer.outer
-    elif isinstance(producer, Conv):
-        rows, columns = producer.rows * producer.stride, producer.channels_out
-    else:
-        return None
-    if rows != shape.rows or columns != (shape.width or shape.channels):
-        return None
-    return [box._replace(column_start=shape.offset + box.column_start, column_stop=shape.offset + box.column_stop)]
+    return [window(boxes, own_rows(boxes), own_columns(boxes, shape.offset))]

@@ -5,17 +5,13 @@ A tile needs all of its input: the router's logits say whose rows it works on, a
 
 from __future__ import annotations
 
-from workbench.lower.matmul import COLUMN_UNIT, spans
+from workbench.compose import Configuration
+from workbench.lower.cut import COLUMN_UNIT, runs
 from workbench.shapes import Experts, Shape
-from workbench.tiles import Box
+from workbench.tiles import Grid
 
 
-def boxes(shape: Shape, batch: int, count: int) -> list[Box]:
+def cut(shape: Shape, batch: int, configuration: Configuration) -> Grid:
     """Column strips of the chosen experts and the shared one, side by side."""
     assert isinstance(shape, Experts)
-    return [Box(0, batch, 0, shape.rows, a, b) for a, b in spans(shape.columns, COLUMN_UNIT, count)]
-
-
-def needs(shape: Shape, box: Box, tensor_rank: int, producer: Shape) -> list[Box] | None:
-    """All columns."""
-    return None
+    return Grid((0, batch), (0, shape.rows), runs(shape.columns, COLUMN_UNIT, configuration.count))

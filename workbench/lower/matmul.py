@@ -1,37 +1,54 @@
-"""Matrix products, gathers and argmax: cut along columns where weights are, along requests where there are none."""
+"""Matrix products: cut along columns, each weight read by one tile; along rows and the reduction where asked for.
+
+A product that is added to its output may be split along its reduction at no further cost (the parts are added one by
+one, as Hazy's down projection does); another leaves partial sums, which ``lowering`` has a Reduce add up.
+"""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from workbench.compose import Configuration
+from workbench.lower.cut import (
+    COLUMN_UNIT,
+    FAR,
+    Boxes,
+    Window,
+    at,
+    own_columns,
+    own_rows,
+    row_blocks,
+    runs,
+    window,
+)
+from workbench.shapes import Matmul, Shape, output_size
+from workbench.tiles import Grid
 
-from workbench.shapes import Argmax, Gather, Matmul, Shape
-from workbench.tiles import Box
 
-COLUMN_UNIT = 16  # narrowest column strip: one cache line of fp32, and Hazy's tile height on GPUs
-
-
-def spans(length: int, unit: int, count: int) -> list[tuple[int, int]]:
-    """``range(length)`` in at most ``count`` near-equal runs of whole units (the last unit may be short)."""
-    units = -(-length // unit)
-    count = max(1, min(count, units))
-    edges = [min(length, unit * (units * i // count)) for i in range(count + 1)]
-    return [(a, b) for a, b in pairwise(edges) if a < b]
+def parts(shape: Matmul, configuration: Configuration) -> int:
+    """Runs of the reduction."""
+    return -(-shape.inner // configuration.inner) if configuration.inner else 1
 
 
-def matmul_boxes(shape: Shape, batch: int, count: int) -> list[Box]:
-    """Column strips of whole heads, or of COLUMN_UNIT: each weight is read by one tile."""
+def cut(shape: Shape, batch: int, configuration: Configuration) -> Grid:
+    """Column strips of whole heads, or of COLUMN_UNIT, within blocks of rows and parts of the reduction."""
     assert isinstance(shape, Matmul)
-    unit = shape.heads or COLUMN_UNIT
-    return [Box(0, batch, 0, shape.rows, a, b) for a, b in spans(shape.outer, unit, count)]
+    requests, rows = row_blocks(batch, shape.rows, configuration.rows)
+    inner = runs(shape.inner, 1, parts(shape, configuration))
+    unit = configuration.columns or COLUMN_UNIT
+    if shape.heads and (shape.head_norm or not configuration.columns):
+        unit = shape.heads
+    blocks = (len(requests) - 1) * (len(rows) - 1) * (len(inner) - 1)
+    return Grid(requests, rows, runs(shape.outer, unit, configuration.count // blocks), inner)
 
 
-def request_boxes(shape: Shape, batch: int, count: int) -> list[Box]:
-    """Runs of whole requests."""
-    assert isinstance(shape, Gather | Argmax)
-    columns = shape.width if isinstance(shape, Gather) else 1
-    return [Box(a, b, 0, shape.rows, 0, columns) for a, b in spans(batch, 1, count)]
-
-
-def needs_all(shape: Shape, box: Box, tensor_rank: int, producer: Shape) -> list[Box] | None:
-    """A dense product needs every column of its input."""
-    return None
+def needs(shape: Shape, boxes: Boxes, tensor_rank: int, producer: Shape) -> list[Window] | None:
+    """Its own rows of the input, all columns or those of its part of the reduction; of a residual its own box."""
+    assert isinstance(shape, Matmul)
+    rows, columns = output_size(producer)
+    if rows != shape.rows:
+        return None
+    if shape.residual and tensor_rank == 1:
+        return [window(boxes, own_rows(boxes), own_columns(boxes))] if columns == shape.outer else None
+    if tensor_rank > 0:
+        return None
+    inner = (at(boxes, "inner_start"), at(boxes, "inner_stop")) if columns == shape.inner else (0, FAR)
+    return [window(boxes, own_rows(boxes), inner)]

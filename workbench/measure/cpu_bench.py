@@ -20,7 +20,7 @@ import torch
 from workbench.compose import Configuration
 from workbench.cost import COLUMNS, CostTable
 from workbench.hardware import Device, Overheads, Provenance, this_machine
-from workbench.lower.lowering import operator_tiles
+from workbench.lower.lowering import operator_cut
 from workbench.measure import cpu_probes
 from workbench.measure.cpu_executor import TORCH_THREADS, bare_launch
 from workbench.measure.cpu_launch import Launch
@@ -119,7 +119,7 @@ def _by_position(program: Program) -> Iterator[tuple[str, int, list[Call]]]:
 def _tile_rows(model: CpuModel, pool: Workers, configuration: Configuration) -> list[Row]:
     rows: list[Row] = []
     for name, position, sample in _by_position(model.program):
-        boxes = operator_tiles(sample[0].operator, model.batch, configuration)
+        boxes = operator_cut(sample[0].operator, model.batch, configuration).boxes()
         launch, where = _repeated(model, sample, configuration)
         stamps = np.zeros((launch.tiles, 2), np.int64)
         pool.run(launch, stamps)  # warms code and branch predictors; the weights are pushed out in between
@@ -134,7 +134,7 @@ def _repeated(
 ) -> tuple[Launch, npt.NDArray[np.int64]]:
     """A replay of: read a model's worth, read the inputs, run one call; for each call in turn. And the calls' tiles."""
     operator, workers = sample[0].operator, configuration.workers
-    boxes = operator_tiles(operator, model.batch, configuration)
+    boxes = operator_cut(operator, model.batch, configuration).boxes()
     reads = [model.tensors[name] for name in operator.reads if name in model.tensors]
     flush = model.tensors["flush"]
     parts = [(flush.offset + i * (flush.size // workers), flush.size // workers) for i in range(workers)]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from workbench.compose import Composition, Configuration, Kind, Region, check_composition, levels
-from workbench.lower.lowering import lower_calls, operator_tiles
+from workbench.lower.lowering import lower_calls, operator_cut
 from workbench.measure.cpu_launch import Launch, Mode
 from workbench.measure.cpu_model import CpuModel
 from workbench.measure.cpu_probes import nop_launch
@@ -44,7 +44,7 @@ def replay_launch(model: CpuModel, sequence: tuple[Call, ...], workers: int, cho
     lanes: list[int] = []
     op_ptr = [0]
     for call, configuration in zip(sequence, chosen, strict=True):
-        boxes = operator_tiles(call.operator, model.batch, configuration)
+        boxes = operator_cut(call.operator, model.batch, configuration).boxes()
         rows.extend(model.descriptor(call, box) for box in boxes)
         lanes.extend(i % configuration.workers for i in range(len(boxes)))
         op_ptr.append(len(rows))
