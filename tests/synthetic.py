@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pandas as pd
 
 from workbench.compose import Composition, Configuration, from_cuts
-from workbench.cost import CostTable
+from workbench.cost import CostTable, Roofline
+from workbench.gpu import gpu_files, read_gpu
 from workbench.hardware import Device, Overheads, Provenance
 from workbench.lower.lowering import operator_cut
 from workbench.program import Item, Loop, Node, Operator, Program, calls, items
@@ -62,6 +65,31 @@ def table(program: Program, seed: int = 0, batches: tuple[int, ...] = (1,), spre
     return CostTable(frame)
 
 
+GPU_CONFIGURATIONS = tuple(map(Configuration.parse, ("3x1", "3x1+c16+i16+p2", "3x2+r2")))
+
+
+def gpu(seed: int) -> tuple[Device, Roofline]:
+    """A GPU of three SMs and of random figures: loads, prefetch by what the bodies leave, launches that overlap."""
+    rng = random.Random(seed)
+    real = read_gpu(gpu_files()["h100_sxm"])
+    changed = {
+        "sm_count": 3, "measured_dram_bytes_per_s": 10 ** rng.uniform(9, 10.5), "clock_hz": 10 ** rng.uniform(6, 8),
+        "graph_gap_ns": rng.randrange(900), "graph_pdl_gap_ns": rng.randrange(900),
+        "kernel_ramp_ns": rng.randrange(900), "event_ns": rng.randrange(900), "signal_ns": rng.randrange(60),
+        "dispatch_ns": rng.randrange(60), "drain_ns": rng.choice((0, 70)), "launch_ns": rng.randrange(5000),
+        "shared_bytes_per_block": rng.choice((1_024, 8_200, 70_000, 90_000, 140_000, 200_000)),
+        "bytes_in_flight_per_sm": rng.choice((64, 4_096)),
+    }  # fmt: skip
+    quantities = {
+        name: dataclasses.replace(quantity, value=float(changed.get(name, quantity.value)))
+        for name, quantity in real.quantities.items()
+    }
+    small = dataclasses.replace(real, quantities=quantities)
+    priced = Roofline(small)
+    priced.configurations = list(GPU_CONFIGURATIONS)
+    return small.device(), priced
+
+
 def program(seed: int, size: int = 3) -> Program:
     """A random program of about ``size`` items a level, with up to two loops, one inside the other."""
     rng = random.Random(seed)
@@ -111,9 +139,9 @@ def cuts(program: Program, rng: random.Random) -> set[str]:
     return found
 
 
-def composition(program: Program, rng: random.Random) -> Composition:
+def composition(program: Program, rng: random.Random, how: Sequence[str] | None = None) -> Composition:
     """A random legal composition of any kinds."""
     where = cuts(program, rng)
-    how = (*map(str, CONFIGURATIONS), "eager", "replay")
+    how = (*map(str, CONFIGURATIONS), "eager", "replay") if how is None else how
     kinds = {region.items[0]: rng.choice(how) for region in from_cuts(program, where).regions}
     return from_cuts(program, where, kinds)

@@ -14,8 +14,9 @@ from oracles.walk import Walk
 from scipy import stats
 
 from workbench.compose import Composition, Configuration, Kind, check_composition, from_cuts, monolith, stage_cuts
+from workbench.errors import CompositionError
 from workbench.models import demo_tts
-from workbench.predict import Pricer
+from workbench.predict import ILLEGAL_NS, Pricer
 from workbench.program import Loop, Program
 from workbench.search import count_compositions, enumerate_compositions, k_best, mixed_compositions, select
 from workbench.uncertainty import LEVEL, REPLICATIONS, draw, interval_ns, normals, tied_with_best
@@ -61,6 +62,72 @@ def test_the_k_best_are_those_of_brute_force_on_200_programs() -> None:
             assert len({c.digest for _, c in found}) == len(found)
     assert np.median(sizes) > 20
     assert max(sizes) > 400
+
+
+GPU_MOST = 400
+
+
+def gpu_pricers(programs: int) -> Iterator[Pricer]:
+    """Small random programs on random GPUs: loads and prefetch, unions of bodies, launches that overlap."""
+    found, seed = 0, 0
+    while found < programs:
+        seed += 1
+        rng = random.Random(seed)
+        configurations = tuple(rng.sample(synthetic.GPU_CONFIGURATIONS, rng.choice((0, 1, 1, 2))))
+        arms = tuple(rng.sample(("graph_pdl", "graph", "eager"), rng.randrange(1, 3)))
+        if rng.random() < 0.8 and "graph_pdl" not in arms:
+            arms = ("graph_pdl", *arms[1:])
+        program = synthetic.program(seed, rng.choice((2, 2, 3)))
+        device, table = synthetic.gpu(seed)
+        pricer = Pricer(program, device, table, rng.choice((1, 3)), configurations, arms)
+        if count_compositions(pricer) <= GPU_MOST:
+            found += 1
+            yield pricer
+
+
+def test_with_prefetch_unions_and_overlap_the_k_best_are_those_of_brute_force_on_500_programs() -> None:
+    sizes, overlapped, opened, depths, illegal = [], 0, 0, set[int | None](), 0
+    for pricer in gpu_pricers(500):
+        every = list(enumerate_compositions(pricer))
+        sizes.append(len(every))
+        price = {c.digest: pricer.total_ns(c) for c in every}
+        assert len(price) == len(every) == count_compositions(pricer)
+        expected = sorted(price.values())
+        for k in (1, 10):
+            found = k_best(pricer, k)
+            assert [total for total, _ in found] == expected[:k]
+            assert all(price[c.digest] == total for total, c in found), "a composition is not priced as it is sold"
+            assert len({c.digest for _, c in found}) == len(found)
+        best = found[0][1]
+        overlapped += found[0][0] != sum(map(pricer.region_ns, best.regions)) + pricer.device.host_ns
+        opened += any(name not in {i for r in best.regions for i in r.items} for name in pricer.program.loops())
+        for configuration in pricer.configurations:
+            count = len(pricer.levels[0].items)
+            held = {pricer.depth_of(0, i, j, configuration) for i in range(count) for j in range(i + 1, count + 1)}
+            depths |= held
+            illegal += None in held
+    assert np.median(sizes) > 20
+    assert max(sizes) > 300
+    assert depths == {None, 0, 1, 2, 3}, "every depth of prefetch is met, and regions that cannot run"
+    assert min(overlapped, opened, illegal) > 40, "the best hangs on what is tested"
+
+
+def test_a_composition_is_priced_as_it_is_simulated_and_as_it_is_walked_on_random_gpus() -> None:
+    handed = 0
+    for number, pricer in enumerate(gpu_pricers(60)):
+        rng = random.Random(number)
+        how = [*map(str, pricer.configurations), *pricer.arms]
+        for composition in [k_best(pricer)[0][1], *(synthetic.composition(pricer.program, rng, how) for _ in range(4))]:
+            if any(pricer.region_ns(region) >= ILLEGAL_NS for region in composition.regions):
+                with pytest.raises(CompositionError, match="bytes of shared memory"):
+                    pricer.predict(composition)
+                continue
+            got = pricer.predict(composition)
+            assert got.ttfo_ns == pricer.total_ns(composition)
+            assert got.ttfo_ns == Walk(pricer.device, pricer.table, pricer.batch).run(pricer.program.first, composition)
+            assert sum(got.causes_ns.values()) == got.ttfo_ns
+            handed += got.ttfo_ns != pricer.device.host_ns + sum(map(pricer.region_ns, composition.regions))
+    assert handed > 50
 
 
 def test_the_best_is_priced_as_the_program_is_walked() -> None:

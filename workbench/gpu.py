@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from workbench.errors import MeasureError
-from workbench.hardware import Device, Overheads, Provenance, worst
+from workbench.hardware import Device, Limits, Overheads, Provenance, worst
 
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "devices"
 LIMITS = (
@@ -41,8 +41,7 @@ OVERHEADS = (
     "drain_ns",
 )
 MEMORY = ("latency_ns", "bytes_in_flight_per_sm", "achieved_frac", "l2_over_dram", "compute_frac", "error_frac")
-PREFETCH_DEPTH = 2  # the tile at work and the next: 192 KiB of pages hold two of Hazy's 64 KiB tiles and their inputs
-ARMS = ("eager", "graph", "graph_pdl")
+PREFETCH_DEPTH = 3  # at most: the tile at work and the next two, as Hazy's loader holds on an H100
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,17 @@ class Gpu:
         return self["dram_bytes_per_s"] * self["achieved_frac"]
 
     def device(self) -> Device:
-        """The device as the predictor sees it: SMs are workers; overheads of a megakernel and of each arm."""
-        mega = self._overheads(0, conventional=False)
-        ramp = self["kernel_ramp_ns"]
+        """The device as the predictor sees it: SMs are workers; overheads of a megakernel and of each arm.
+
+        A megakernel is a node of a captured graph, so its launch is a node's gap and ramp. In ``graph_pdl`` a node's
+        gap runs from when the kernel before has begun its last tile; what remains after that has ended is a wait.
+        """
+        graph_ns, ramp_ns = int(self["graph_gap_ns"]), int(self["kernel_ramp_ns"])
+        gaps = {"eager": int(self["eager_gap_ns"]), "graph": graph_ns, "graph_pdl": graph_ns}
+        mega = self._overheads(launch_ns=graph_ns + ramp_ns, gap_ns=0, conventional=False)
         arms = {
-            arm: {self.sm_count: self._overheads(int(self[f"{arm}_gap_ns"] + ramp), conventional=True)} for arm in ARMS
+            arm: {self.sm_count: self._overheads(launch_ns=0, gap_ns=gap_ns + ramp_ns, conventional=True)}
+            for arm, gap_ns in gaps.items()
         }
         return Device(
             name=self.key,
@@ -98,11 +103,18 @@ class Gpu:
             run_spread_frac=0.0,
             prefetch_depth=PREFETCH_DEPTH,
             whole_arms=(),
+            limits=Limits(
+                registers=int(self["registers_per_sm"]),
+                shared_bytes=int(self["shared_bytes_per_block"]),
+                threads=int(self["threads_per_sm"]),
+            ),
+            host_ns=int(self["launch_ns"]),
+            waits_ns={"graph_pdl": int(self["graph_pdl_gap_ns"])},
         )
 
-    def _overheads(self, gap_ns: int, *, conventional: bool) -> Overheads:
+    def _overheads(self, *, launch_ns: int, gap_ns: int, conventional: bool) -> Overheads:
         return Overheads(
-            launch_ns=int(self["launch_ns"]),
+            launch_ns=launch_ns,
             gap_ns=gap_ns,
             dispatch_ns=0 if conventional else int(self["dispatch_ns"]),
             event_ns=int(self["event_ns"]),

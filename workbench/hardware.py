@@ -10,7 +10,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -55,6 +55,15 @@ class Overheads:
     provenance: Provenance
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resources of an SM, or those that a block takes: registers and shared memory of the whole block, and threads."""
+
+    registers: int
+    shared_bytes: int
+    threads: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A machine: ``overheads[arm][workers]``, where arm is ``megakernel`` or a conventional arm."""
@@ -65,8 +74,11 @@ class Device:
     machine: Mapping[str, str]
     taken: str
     run_spread_frac: float  # relative standard deviation between passes over the same benchmarks
-    prefetch_depth: int = 0  # tiles whose weights a worker of a megakernel can hold, see ``simulate.Mechanism``
+    prefetch_depth: int = 0  # tiles whose weights a worker of a megakernel can hold at most, see ``simulate.Mechanism``
     whole_arms: tuple[str, ...] = ("eager",)  # conventional arms whose operators were timed whole, not tile by tile
+    limits: Limits | None = None  # of a block; None: a worker runs any tile
+    host_ns: int = 0  # once a run, before its first launch
+    waits_ns: Mapping[str, int] = field(default_factory=dict)  # arms whose launches overlap: ``Mechanism.wait_ns``
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Time to first output by walking the program as it runs: one launch after another, each simulated by itself.
 
 Independent of ``predict``: loops are unrolled here, a region's calls are lowered alone (not as a slice of their level),
-megakernels run in the plain reference simulator, and conventional regions are added up by hand.
+megakernels run in the plain reference simulator, and conventional regions are added up kernel by kernel.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from oracles import overlap
 
 from workbench.compose import Composition, Configuration, Kind, Region
 from workbench.cost import Costs, CostTable, TileCosts
+from workbench.cost.resources import PAGE_BYTES, body, needs
 from workbench.hardware import Device, Overheads
 from workbench.lower.lowering import lower_calls
 from workbench.program import Call, Loop, Node, Operator, Seq
-from workbench.simulate import Mechanism, TileQueue, reference
+from workbench.simulate import Exit, Mechanism, TileQueue, reference
+
+Left = tuple[int, dict[int, int]]  # how a launch ends: see ``oracles.overlap.leave``
 
 
 @dataclass
@@ -27,13 +31,15 @@ class Walk:
     table: Costs
     batch: int
     launches: list[tuple[Region, int]] = field(default_factory=list)
-    _seen: dict[object, int] = field(default_factory=dict)
+    _seen: dict[object, tuple[int, Left | None]] = field(default_factory=dict)
+    _left: Left | None = None
 
     def run(self, nodes: tuple[Node, ...], composition: Composition) -> int:
         """Total time of ``nodes`` under ``composition``, whose other items are left out."""
         self.launches.clear()
+        self._left = None
         self._level(list(nodes), {}, {item: region for region in composition.regions for item in region.items})
-        return sum(ns for _, ns in self.launches)
+        return self.device.host_ns + sum(ns for _, ns in self.launches)
 
     def _level(self, nodes: list[Node], index: dict[str, int], region_of: Mapping[str, Region]) -> None:
         waiting: list[Call] = []
@@ -60,63 +66,108 @@ class Walk:
     def _launch(self, region: Region | None, sequence: list[Call]) -> None:
         if region is None or not sequence:
             return
-        key = (region, tuple((call.operator.name, call.position) for call in sequence))
+        before = None
+        if region.arm in self.device.waits_ns and self._left is not None:
+            before = self._left[0], tuple(self._left[1].items())
+        key = (region, before, tuple((call.operator.name, call.position) for call in sequence))
         if key not in self._seen:
-            self._seen[key] = self._ns(region, sequence)
-        self.launches.append((region, self._seen[key]))
+            self._seen[key] = self._ns(region, sequence, self._left)
+        ns, self._left = self._seen[key]
+        self.launches.append((region, ns))
 
-    def _ns(self, region: Region, sequence: list[Call]) -> int:
-        if region.kind is Kind.CONVENTIONAL:
-            o = self.device.overheads[region.arm][self.device.workers]
-            kernels = [self._kernel_ns(region.arm, call) for call in sequence]
-            return o.launch_ns + sum(o.gap_ns + ns for ns in kernels) + o.drain_ns
-        assert region.configuration is not None
-        return self._megakernel_ns(region.configuration, sequence)
-
-    def _kernel_ns(self, arm: str, call: Call) -> int:
-        """One conventional kernel: its slowest lane, under the configuration in which that is fastest."""
-        o = self.device.overheads[arm][self.device.workers]
-        if arm in self.device.whole_arms:
+    def _ns(self, region: Region, sequence: list[Call], left: Left | None) -> tuple[int, Left | None]:
+        if region.kind is Kind.MEGAKERNEL:
+            assert region.configuration is not None
+            return self._megakernel(region.configuration, sequence)
+        o = self.device.overheads[region.arm][self.device.workers]
+        total = o.launch_ns + o.drain_ns
+        if region.arm in self.device.whole_arms:
             assert isinstance(self.table, CostTable)
-            whole = self.table.whole(call.operator, self.batch, call.position, arm).ns
-            return o.dispatch_ns + int(whole[0]) + o.signal_ns
-        # the choice is made once, with the overheads of the device's first such arm, each tile by itself
-        first = next(arm for arm in self.device.arms if arm not in self.device.whole_arms)
-        chosen = self.device.overheads[first][self.device.workers]
-        fit = [c for c in self.table.configurations if c.workers <= self.device.workers]
-        alone = {c: self._slowest_lane_ns(call, c, chosen, prefetch=False) for c in fit}
-        best = min(alone, key=lambda c: (alone[c], c.workers, c.tiles_per_worker))
-        return self._slowest_lane_ns(call, best, o, prefetch=self.device.prefetch_depth > 0)
+            for call in sequence:
+                whole = self.table.whole(call.operator, self.batch, call.position, region.arm).ns
+                total += o.gap_ns + o.dispatch_ns + int(whole[0]) + o.signal_ns
+            return total, None
+        wait_ns = self.device.waits_ns.get(region.arm)
+        m = Mechanism(
+            gap_ns=o.gap_ns, dispatch_ns=o.dispatch_ns, signal_ns=o.signal_ns, barrier=True, overlap=True,
+            prefetch_depth=min(1, self.device.prefetch_depth), wait_ns=wait_ns or 0,
+        )  # fmt: skip
+        if wait_ns is None:
+            left = None
+        for call in sequence:
+            for kernel in self._kernels(call, o):
+                tiles = list(range(len(kernel.lane)))
+                before = None
+                if left is not None and wait_ns is not None:
+                    before = Exit(left[0], np.array([left[1][lane] for lane in range(kernel.lanes)], np.int64))
+                total += overlap.simulate(kernel, m, 0, 1, before)[0]
+                left = overlap.leave(kernel, m, tiles)
+        assert left is not None
+        return total, (left[0] - o.drain_ns, {lane: at - o.drain_ns for lane, at in left[1].items()})
 
-    def _slowest_lane_ns(self, call: Call, configuration: Configuration, o: Overheads, *, prefetch: bool) -> int:
-        """With ``prefetch`` a tile's weights come from when the tile before has ended, else after its own dispatch."""
-        costs = self.table.tiles(call.operator, self.batch, call.position, configuration)
+    def _kernels(self, call: Call, o: Overheads) -> list[TileQueue]:
+        """The kernels of one call, under the configuration in which they are fastest, each tile by itself."""
+        fit = [c for c in self.table.configurations if c.workers <= self.device.workers]
+        alone: dict[Configuration, int] = {}
+        for configuration in fit:
+            kernels = [self._slowest_lane_ns(step, configuration, o) for step in self._steps(call, configuration)]
+            alone[configuration] = sum(kernels) + o.gap_ns * (len(kernels) - 1)
+        best = min(fit, key=lambda c: (alone[c], c))
+        return [self._kernel(step, best) for step in self._steps(call, best)]
+
+    def _steps(self, call: Call, configuration: Configuration) -> tuple[Call, ...]:
+        return lower_calls((call,), (1,), self.batch, configuration).tiles.calls
+
+    def _kernel(self, call: Call, configuration: Configuration) -> TileQueue:
+        weight, given, ns = _parts(self.table.tiles(call.operator, self.batch, call.position, configuration))
+        nothing = np.zeros(len(ns), np.uint32)
+        lanes = np.array([i % configuration.workers for i in range(len(ns))], np.uint32)
+        return TileQueue(
+            lane=lanes, op=nothing, signal=nothing, wait_ptr=np.zeros(len(ns) + 1, np.uint32),
+            wait_event=np.zeros(0, np.uint32), threshold=np.array([len(ns)], np.uint32),
+            weight_ns=np.array(weight, np.int64), input_ns=np.array(given, np.int64),
+            compute_ns=np.array(ns, np.int64), lanes=self.device.workers, ops=1,
+        )  # fmt: skip
+
+    def _slowest_lane_ns(self, call: Call, configuration: Configuration, o: Overheads) -> int:
+        """Each tile loads, then computes, one after another."""
         lanes = [0] * configuration.workers
-        ended = [0] * configuration.workers
+        costs = self.table.tiles(call.operator, self.batch, call.position, configuration)
         for tile, (weight, given, ns) in enumerate(zip(*_parts(costs), strict=True)):
-            lane = tile % configuration.workers
-            begin = lanes[lane] + o.dispatch_ns
-            loaded = (ended[lane] if prefetch else begin) + weight
-            ended[lane] = max(begin + given, loaded) + ns
-            lanes[lane] = ended[lane] + o.signal_ns
+            lanes[tile % configuration.workers] += o.dispatch_ns + max(weight, given) + ns + o.signal_ns
         return max(lanes)
 
-    def _megakernel_ns(self, configuration: Configuration, sequence: list[Call]) -> int:
+    def _megakernel(self, configuration: Configuration, sequence: list[Call]) -> tuple[int, Left]:
         lowered = lower_calls(tuple(sequence), (len(sequence),), self.batch, configuration)
         tiles, events = lowered.tiles, lowered.events
-        parts = [_parts(self.table.tiles(c.operator, self.batch, c.position, configuration)) for c in sequence]
+        parts = [_parts(self.table.tiles(c.operator, self.batch, c.position, configuration)) for c in tiles.calls]
         weight, given, ns = (np.array([x for part in parts for x in part[i]], np.int64) for i in range(3))
         queue = TileQueue(
             lane=tiles.lane, op=tiles.call, signal=events.signal, wait_ptr=events.wait_ptr,
             wait_event=events.wait_event, threshold=events.threshold, weight_ns=weight, input_ns=given,
-            compute_ns=ns, lanes=configuration.workers, ops=len(sequence),
+            compute_ns=ns, lanes=configuration.workers, ops=len(tiles.calls),
         )  # fmt: skip
         o = self.device.overheads["megakernel"][configuration.workers]
         mechanism = Mechanism(
             launch_ns=o.launch_ns, gap_ns=o.gap_ns, dispatch_ns=o.dispatch_ns, event_ns=o.event_ns,
-            signal_ns=o.signal_ns, drain_ns=o.drain_ns, prefetch_depth=self.device.prefetch_depth,
+            signal_ns=o.signal_ns, drain_ns=o.drain_ns, prefetch_depth=self._pages(sequence, configuration),
         )  # fmt: skip
-        return reference.simulate(queue, mechanism).makespan_ns
+        run = reference.simulate(queue, mechanism)
+        begun = dict.fromkeys(range(queue.lanes), o.launch_ns)
+        done = dict(begun)
+        for lane, begin, end in zip(queue.lane.tolist(), run.begin_ns.tolist(), run.end_ns.tolist(), strict=True):
+            begun[lane], done[lane] = begin, end + o.signal_ns
+        end = run.makespan_ns
+        return end, (max(begun.values()) - end, {lane: at - end for lane, at in done.items()})
+
+    def _pages(self, sequence: list[Call], configuration: Configuration) -> int:
+        """Tiles' weights that fit beside the largest body."""
+        if self.device.limits is None:
+            return self.device.prefetch_depth
+        shared = max(
+            needs()[body(call.operator.shape, self.batch, configuration)].shared_bytes for call in sequence
+        )  # fmt: skip
+        return min(self.device.prefetch_depth, (self.device.limits.shared_bytes - shared) // PAGE_BYTES)
 
 
 def _parts(costs: TileCosts) -> tuple[list[int], list[int], list[int]]:

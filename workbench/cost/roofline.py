@@ -9,7 +9,10 @@ cores at a fraction of peak. All constants are in the device's file.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
+import numpy.typing as npt
 
 from workbench.compose import Configuration
 from workbench.cost.table import TileCosts
@@ -21,7 +24,9 @@ from workbench.shapes import Attention, Experts, Matmul, Scan
 
 MMA_ROWS = 16  # rows of the smallest tensor-core tile
 LANES_PER_SM = 128  # fp32 multiply-adds a clock on the architectures that ship here
-CONFIGURATIONS_PER_SM = (1, 2, 4)
+# How a megakernel may cut operators, after ``SMs x``: as Hazy's latency kernel does; the same with attention's cache in
+# parts; twice as many tiles of at most 64 rows; four times as many of at most 128 (Hazy's throughput kernel's rows).
+TILINGS = ("1+c16+i2048+p1", "1+c16+i2048+p8", "2+r64+p4", "4+r128+p1")
 
 
 class Roofline:
@@ -29,7 +34,8 @@ class Roofline:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.configurations = [Configuration(gpu.sm_count, n) for n in CONFIGURATIONS_PER_SM]
+        self.configurations = [Configuration.parse(f"{gpu.sm_count}x{tiling}") for tiling in TILINGS]
+        self.region_costs: dict[Hashable, npt.NDArray[np.int64]] = {}  # filled by ``predict``, by content
         self._memo: dict[tuple[Operator, int, int, Configuration], TileCosts] = {}
 
     def call_tiles(self, call: Call, batch: int, configuration: Configuration) -> TileCosts:

@@ -7,7 +7,7 @@ the answer says which. Only attention depends on the position; other operators a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,6 +69,7 @@ class CostTable:
     """A checked benchmark table with COLUMNS."""
 
     rows: pd.DataFrame
+    region_costs: dict[Hashable, npt.NDArray[np.int64]] = field(default_factory=dict, repr=False)  # of ``predict``
     _index: dict[tuple[str, str], dict[int, dict[int, Measured]]] = field(default_factory=dict, repr=False)
     _memo: dict[tuple[str, int, int, str], TileCosts] = field(default_factory=dict, repr=False)
 

@@ -13,7 +13,18 @@ worker: an SM of a GPU, a pinned thread on a CPU. All times are whole nanosecond
 
 from workbench.simulate.critical_path import CAUSES, Segment, causes, critical_segments, critical_tiles
 from workbench.simulate.dynamic import simulate_dynamic
-from workbench.simulate.engine import Mechanism, Run, all_makespans, makespan, prefix_makespans, simulate
+from workbench.simulate.engine import (
+    Exit,
+    Exits,
+    Mechanism,
+    Run,
+    all_makespans,
+    chain_ns,
+    makespan,
+    prefix_makespans,
+    simulate,
+)
+from workbench.simulate.overlap import exits, follow_ns
 from workbench.simulate.shared import (
     SharedBandwidth,
     SharingDifference,
@@ -28,6 +39,8 @@ from workbench.simulate.timeline import SPAN_COLUMNS, chrome_trace, spans
 __all__ = [
     "CAUSES",
     "SPAN_COLUMNS",
+    "Exit",
+    "Exits",
     "Mechanism",
     "Run",
     "Segment",
@@ -37,11 +50,14 @@ __all__ = [
     "TileQueue",
     "all_makespans",
     "causes",
+    "chain_ns",
     "check_tile_queue",
     "chrome_trace",
     "critical_segments",
     "critical_tiles",
+    "exits",
     "fair_share_queue",
+    "follow_ns",
     "makespan",
     "prefix_makespans",
     "sharing_difference",

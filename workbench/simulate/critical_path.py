@@ -1,9 +1,9 @@
 """Why a region takes as long as it does: its makespan, split exactly into causes along the critical path.
 
 From the last tile's end back to the launch, each time was set by one thing that ended just then; following it leaves
-segments that cover [0, makespan) once. Where two things ended together, the path follows the first of: activations
-before weights; the lane's own queue before an event; the loader before a page; the smaller tile id. Intervals are
-half-open.
+segments that cover [0, makespan) once. What a kernel does while the one before it still runs (`overlap`) costs nothing
+and is left out. Where two things ended together, the path follows the first of: activations before weights; the lane's
+own queue before an event; the loader before a page; the smaller tile id. Intervals are half-open.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def causes(run: Run) -> dict[str, int]:
     launch, drain
         The mechanism's, once a region.
     ramp
-        The gaps before operators, with `barrier`.
+        The gaps before operators, with `barrier`; with `overlap` what of them the operator before does not hide.
     dispatch, weights, activations, compute
         Of the tiles on the path: what they wait for, so weights that came in behind other work do not count. Where
         loads share bandwidth, they are as long as the others' let them be.
@@ -65,6 +65,10 @@ def critical_segments(run: Run) -> list[Segment]:
     segments: list[Segment] = []
     for segment in _walk_back(run):
         cause, tile, begin, end = segment
+        if run.mechanism.overlap and tile is not None:
+            top = int(run.tops_ns[tile - run.first_tile])
+            begin, end = max(begin, top), max(end, top)
+            segment = Segment(cause, tile, begin, end)
         if tail_ns is not None and tile is not None:
             cut = min(max(begin, int(tail_ns[tile - run.first_tile])), end)
             segments += [Segment("tail", tile, cut, end), Segment(cause, tile, begin, cut)]
@@ -80,7 +84,10 @@ def _tail_starts(run: Run) -> NDArray[np.int64]:
     op, m = run.queue.op[run.tiles], run.mechanism
     first = np.flatnonzero(np.diff(op.astype(np.int64), prepend=-1))  # first tile of each operator that has any
     done = run.end_ns + m.signal_ns
-    start = m.gap_ns + np.concatenate([[m.launch_ns], np.maximum.reduceat(done, first)[:-1]])
+    if m.overlap:
+        start = np.broadcast_to(run.given_ns, len(op))[first]
+    else:
+        start = m.gap_ns + np.concatenate([[m.launch_ns], np.maximum.reduceat(done, first)[:-1]])
     previous, _ = _links(run)
     is_last = np.ones(len(op), np.bool_)  # of its operator on its lane
     follows = (previous >= 0) & (op[previous] == op)
@@ -118,7 +125,7 @@ def _walk_back(run: Run) -> Iterator[Segment]:
     yield Segment("drain", None, top, run.makespan_ns)
     if len(run.end_ns):
         steps = _Steps(run)
-        at, t = "done", int(run.end_ns.argmax())
+        at, t, moment = "done", int(run.end_ns.argmax()), top  # moment: when t's lane could go on, with overlap
         while at != "launch":
             begin, start, end = int(run.begin_ns[t]), int(run.compute_start_ns[t]), int(run.end_ns[t])
             if at == "done":
@@ -128,13 +135,16 @@ def _walk_back(run: Run) -> Iterator[Segment]:
                 yield Segment("compute", id0 + t, start, end)
                 at = "loaded"
                 if steps.input_end_ns[t] == start:
-                    yield Segment("activations", id0 + t, begin, start)
-                    at = "begin"
+                    given = steps.given_ns(t)
+                    yield Segment("activations", id0 + t, max(begin, given), start)
+                    at, moment = ("floor", given) if given > begin else ("begin", begin)
             elif at == "loaded":
-                yield Segment("weights", id0 + t, int(run.load_start_ns[t]), int(run.load_end_ns[t]))
+                moment = int(run.load_start_ns[t])
+                yield Segment("weights", id0 + t, moment, int(run.load_end_ns[t]))
                 at, t = steps.before_load(t)
             elif at == "begin":
                 cause, at, by = steps.before_begin(t)
+                moment = begin - m.dispatch_ns
                 yield Segment(cause, id0 + t, begin - (m.event_ns if cause == "event_wait" else m.dispatch_ns), begin)
                 t = by
             elif at == "given":  # to a lane, by dynamic queues
@@ -142,8 +152,11 @@ def _walk_back(run: Run) -> Iterator[Segment]:
                 yield Segment("event_wait", id0 + t, begin - m.dispatch_ns - wait_ns, begin - m.dispatch_ns)
                 t = by
             else:  # floor
+                top = int(run.tops_ns[t]) if m.overlap else 0
                 at, t, floor = steps.before_floor(t)
-                if m.barrier:
+                if m.overlap:
+                    yield Segment("ramp", None, top, max(top, moment))
+                elif m.barrier:
                     yield Segment("ramp", None, floor - m.gap_ns, floor)
     yield Segment("launch", None, 0, m.launch_ns)
 
@@ -156,6 +169,11 @@ class _Steps:
         self.previous, self.fired_by = _links(run)
         self.input_end_ns, self.op = run.input_end_ns, run.queue.op[run.tiles]
         self.dynamic = run.dynamic_lane is not None
+
+    def given_ns(self, t: int) -> int:
+        """When t's operator saw that all before it had ended, with overlap."""
+        given = self.run.given_ns
+        return given if isinstance(given, int) else int(given[t])
 
     def _before_on_lane(self, t: int, back: int) -> int:
         """The tile `back` places before on the same lane, -1 if none or if a barrier lies between."""

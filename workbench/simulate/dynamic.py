@@ -57,6 +57,8 @@ def simulate_dynamic(queue: TileQueue, mechanism: Mechanism, start_op: int = 0, 
             f"prefetch_depth={mechanism.prefetch_depth} with dynamic queues; which tile a lane gets is known only when "
             "it is free, so no weights are loaded ahead: 1 loads them during the dispatch, 0 after it"
         )
+    if mechanism.overlap:
+        raise GraphError("overlapping launches are run by the one-pass engine only; leave overlap out here")
     tiles, costs = region_inputs(queue, mechanism, start_op, stop_op)
     count = int(tiles.op_ptr[stop_op] - tiles.op_ptr[start_op])
     lanes, times = np.empty(count, np.uint32), np.empty((5, count), np.int64)

@@ -6,7 +6,9 @@ events. The engines of `dynamic` and `shared` take the same queue and mechanism,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +40,16 @@ class Mechanism:
         fire[e]       = max over the tiles that signal e of done
         makespan      = max(free) + drain_ns
 
+    With `overlap` as well, an operator is launched while the one before it runs (programmatic dependent launch). Let
+    the operator before, run by itself from 0 on idle lanes, end at E, its last tile begin at s and lane l be done at
+    d[l] (0 where it has no tile). If it really ended at top, then instead of ``max(free) + gap_ns``::
+
+        free[l] = loader[l] = top + max(s - E + gap_ns, d[l] - E)                      launched once all have begun
+        compute_start       = max(max(begin, top + wait_ns) + input_ns, load_end)      its inputs need all of it
+
+    so an operator knows of its predecessor, and nothing of what was before that: a simplification which keeps the time
+    of a composition a sum over neighbours. A region's first operator has no predecessor, or the one that is given.
+
     An event that only tiles before the region signal is satisfied from the start. No load starts before the launch or,
     with `barrier`, before the operator's gap is over. An operator without tiles costs nothing.
     """
@@ -50,12 +62,62 @@ class Mechanism:
     drain_ns: int = 0  # once a region, after the last tile
     prefetch_depth: int = 0  # tiles whose weights a lane can hold; 0: no load before the events; 1: none ahead
     barrier: bool = False  # one kernel an operator (a conventional region); else events (a megakernel)
+    overlap: bool = False  # with barrier: launches overlap
+    wait_ns: int = 0  # with overlap: from the end of a kernel until the next one sees it
 
     def __post_init__(self) -> None:
+        if self.overlap and not (self.barrier and self.prefetch_depth <= 1):
+            raise GraphError(
+                "overlapping launches are of kernels (barrier) that load nothing ahead (prefetch_depth ≤ 1)"
+            )
+        if not 0 <= self.wait_ns < 2**31:
+            raise GraphError(f"wait_ns={self.wait_ns!r}; a mechanism's numbers are whole and within [0, 2**31)")
         for field in fields(self)[:7]:
             value = getattr(self, field.name)
             if not isinstance(value, int | np.integer) or not 0 <= value < 2**31:
                 raise GraphError(f"{field.name}={value!r}; a mechanism's numbers are whole and within [0, 2**31)")
+
+
+@dataclass(frozen=True, eq=False)
+class Exit:
+    """How a launch ends: what one that overlaps it needs to know. Times are relative to its end, so none is positive.
+
+    ``started_ns``: when the last lane had begun its last tile; ``free_ns`` (lanes,): when each lane was done.
+    """
+
+    started_ns: int
+    free_ns: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Exits:
+    """How several launches end: ``started_ns`` (n,) and ``free_ns`` (n, lanes), each as in `Exit`."""
+
+    started_ns: NDArray[np.int64]
+    free_ns: NDArray[np.int64]
+
+    def __getitem__(self, i: int) -> Exit:
+        return Exit(int(self.started_ns[i]), self.free_ns[i])
+
+    def __len__(self) -> int:
+        return len(self.started_ns)
+
+    def first(self, number: int) -> Exits:
+        """The first ones."""
+        return Exits(self.started_ns[:number], self.free_ns[:number])
+
+    def since(self, i: int) -> Exits:
+        """All but the first ``i``."""
+        return Exits(self.started_ns[i:], self.free_ns[i:])
+
+    def last(self) -> Exits:
+        """The last one."""
+        return self.since(len(self) - 1)
+
+    @staticmethod
+    def joined(parts: Sequence[Exits]) -> Exits:
+        """One after another."""
+        return Exits(np.concatenate([p.started_ns for p in parts]), np.concatenate([p.free_ns for p in parts]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +136,7 @@ class Run:
     makespan_ns: int
     dynamic_lane: NDArray[np.uint32] | None = None  # the lane that each tile was given to; None: the queue's
     shared_input_end_ns: NDArray[np.int64] | None = None  # when its inputs were in; None: begin_ns + the queue's
+    before: Exit | None = None  # with overlap, the launch before the region's first; its end is time launch_ns
 
     @property
     def lane(self) -> NDArray[np.uint32]:
@@ -85,8 +148,30 @@ class Run:
         """When each tile's inputs were in."""
         if self.shared_input_end_ns is not None:
             return self.shared_input_end_ns
-        ends: NDArray[np.int64] = self.begin_ns + self.queue.input_ns[self.tiles]
+        ends: NDArray[np.int64] = np.maximum(self.begin_ns, self.given_ns) + self.queue.input_ns[self.tiles]
         return ends
+
+    @cached_property
+    def tops_ns(self) -> NDArray[np.int64]:
+        """With overlap, for each tile when all before its operator had ended."""
+        op = self.queue.op[self.tiles]
+        first = np.flatnonzero(np.diff(op.astype(np.int64), prepend=-1))
+        if not len(first):
+            return np.zeros(0, np.int64)
+        done = np.maximum.reduceat(self.end_ns, first) + self.mechanism.signal_ns
+        tops = np.concatenate([[self.mechanism.launch_ns], done[:-1]])
+        return np.repeat(tops, np.diff(first, append=len(op)))
+
+    @cached_property
+    def given_ns(self) -> NDArray[np.int64] | int:
+        """With overlap, for each tile when its operator saw that all before it had ended; else nothing to wait for."""
+        if not self.mechanism.overlap:
+            return 0
+        given = self.tops_ns + self.mechanism.wait_ns
+        if self.before is None and len(given):
+            op = self.queue.op[self.tiles]
+            given[op == op[0]] = self.mechanism.launch_ns + self.mechanism.gap_ns
+        return given
 
     @property
     def first_tile(self) -> int:
@@ -141,8 +226,17 @@ def id_bits(longest_ns: int, ids: int) -> int:
     return bits
 
 
-def simulate(queue: TileQueue, mechanism: Mechanism, start_op: int = 0, stop_op: int | None = None) -> Run:
+def simulate(
+    queue: TileQueue,
+    mechanism: Mechanism,
+    start_op: int = 0,
+    stop_op: int | None = None,
+    before: Exit | None = None,
+) -> Run:
     """Run the operators [start_op, stop_op) as one region and keep every tile's times; `stop_op` None is to the end.
+
+    With `overlap`, ``before`` is how the launch before the region ends: at time `launch_ns`, so what overlaps it is
+    earlier. Elsewhere it changes nothing.
 
     Raises
     ------
@@ -155,9 +249,19 @@ def simulate(queue: TileQueue, mechanism: Mechanism, start_op: int = 0, stop_op:
     stop_op = queue.ops if stop_op is None else stop_op
     tiles, costs = region_inputs(queue, mechanism, start_op, stop_op)
     times = np.empty((5, int(tiles.op_ptr[stop_op] - tiles.op_ptr[start_op])), np.int64)
-    total = kernels.trace(tiles, costs, queue.lanes, len(queue.threshold), start_op, stop_op, times)
+    if mechanism.overlap:
+        entry = before or Exit(0, np.zeros(queue.lanes, np.int64))
+        total = kernels.overlap_trace(
+            tiles, costs, mechanism.wait_ns, queue.lanes, start_op, stop_op, before is not None, entry.started_ns,
+            entry.free_ns, times,
+        )  # fmt: skip
+    else:
+        before = None
+        total = kernels.trace(tiles, costs, queue.lanes, len(queue.threshold), start_op, stop_op, times)
     begin, load_start, load_end, compute_start, end = times
-    return Run(queue, mechanism, start_op, stop_op, begin, load_start, load_end, compute_start, end, int(total))
+    return Run(
+        queue, mechanism, start_op, stop_op, begin, load_start, load_end, compute_start, end, int(total), before=before
+    )  # fmt: skip
 
 
 def makespan(queue: TileQueue, mechanism: Mechanism, start_op: int = 0, stop_op: int | None = None) -> int:
@@ -167,21 +271,52 @@ def makespan(queue: TileQueue, mechanism: Mechanism, start_op: int = 0, stop_op:
     return int(priced[-1]) if len(priced) else mechanism.launch_ns + mechanism.drain_ns
 
 
-def prefix_makespans(queue: TileQueue, mechanism: Mechanism, start_op: int = 0) -> NDArray[np.int64]:
+def prefix_makespans(
+    queue: TileQueue, mechanism: Mechanism, start_op: int = 0, stop_op: int | None = None
+) -> NDArray[np.int64]:
     """Makespans in ns of every region that starts at `start_op`, by one pass: entry j is [start_op, start_op + j + 1).
+
+    The longest ends before `stop_op`; None is the end.
 
     One pass is enough because nothing that comes later in program order changes when an earlier tile ends.
     """
-    return _prices(queue, mechanism, start_op, queue.ops)
+    return _prices(queue, mechanism, start_op, queue.ops if stop_op is None else stop_op)
 
 
 def _prices(queue: TileQueue, mechanism: Mechanism, start_op: int, stop_op: int) -> NDArray[np.int64]:
     from workbench.simulate import kernels
 
+    if mechanism.overlap:
+        first_ns, follow_ns = chain_ns(queue, mechanism)
+        region_inputs(queue, mechanism, start_op, stop_op)
+        return _chained(queue, mechanism, (first_ns, follow_ns), start_op, stop_op)
     tiles, costs = region_inputs(queue, mechanism, start_op, stop_op)
     out = np.empty(stop_op - start_op, np.int64)
     kernels.price(tiles, costs, queue.lanes, len(queue.threshold), start_op, stop_op, out)
     return out
+
+
+def chain_ns(queue: TileQueue, mechanism: Mechanism) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """With overlap, (ops,) ns of each operator as a region's first, and from its predecessor's end to its own."""
+    from workbench.simulate import kernels
+
+    tiles, costs = region_inputs(queue, mechanism, 0, queue.ops)
+    first_ns, follow_ns = np.empty(queue.ops, np.int64), np.empty(queue.ops, np.int64)
+    kernels.overlap_chain(tiles, costs, mechanism.wait_ns, queue.lanes, queue.ops, first_ns, follow_ns)
+    return first_ns, follow_ns
+
+
+def _chained(
+    queue: TileQueue, m: Mechanism, chain: tuple[NDArray[np.int64], NDArray[np.int64]], start_op: int, stop_op: int
+) -> NDArray[np.int64]:
+    """Makespans of the regions from `start_op`: its first operator that has tiles has no predecessor."""
+    first_ns, follow_ns = chain
+    each = follow_ns[start_op:stop_op].copy()
+    some = np.flatnonzero(queue.op_ptr[start_op + 1 : stop_op + 1] > queue.op_ptr[start_op:stop_op])
+    if len(some):
+        each[some[0]] = first_ns[start_op + some[0]]
+    makespans: NDArray[np.int64] = m.launch_ns + np.cumsum(each) + m.drain_ns
+    return makespans
 
 
 def all_makespans(queue: TileQueue, mechanism: Mechanism) -> NDArray[np.int64]:
@@ -194,5 +329,10 @@ def all_makespans(queue: TileQueue, mechanism: Mechanism) -> NDArray[np.int64]:
     tiles, costs = region_inputs(queue, mechanism, 0, queue.ops)
     out = np.full((queue.ops, queue.ops + 1), -1, np.int64)
     np.fill_diagonal(out, mechanism.launch_ns + mechanism.drain_ns)
+    if mechanism.overlap:
+        first_ns, follow_ns = chain_ns(queue, mechanism)
+        for start in range(queue.ops):
+            out[start, start + 1 :] = _chained(queue, mechanism, (first_ns, follow_ns), start, queue.ops)
+        return out
     kernels.price_all(tiles, costs, queue.lanes, len(queue.threshold), queue.ops, out)
     return out

@@ -1,9 +1,9 @@
 """Every compiled loop of the simulator, in one module: numba's cache on disk sees only the file that defines a kernel.
 
 That is why it is longer than other modules are. It holds, in this order, the one pass (defined in `engine.Mechanism`,
-transcribed once in `_place`), dynamic queues (defined in `dynamic.simulate_dynamic`) and shared bandwidth (defined in
-`shared.SharedBandwidth`). Nothing is checked here: indices that `check_tile_queue` has not seen may read or write
-outside an array.
+transcribed once in `_place`), overlapping launches (defined there too), dynamic queues (defined in
+`dynamic.simulate_dynamic`) and shared bandwidth (defined in `shared.SharedBandwidth`). Nothing is checked here: indices
+that `check_tile_queue` has not seen may read or write outside an array.
 
 Indices are unsigned throughout. A signed index costs a compare and an add for Python's wraparound, 1.6 to 2.1 times
 the whole pass; and unsigned mixed with a plain literal becomes float64, hence `_ONE`. Of a tile's waits the first and
@@ -228,6 +228,162 @@ def links(
         if by < 0 or end_ns[t] > end_ns[by]:
             fired_by[signal[t]] = t
     return previous, fired_by
+
+
+# ---- overlapping launches ----
+
+
+class Exit(NamedTuple):
+    """How a launch ends, relative to its end (`overlap.Handover`)."""
+
+    started_ns: int
+    free_ns: NDArray[np.int64]  # (lanes,)
+
+
+@_jit
+def price_exits(
+    tiles: Tiles, costs: Costs, lanes: int, events: int, start_op: int, stops: NDArray[np.int64],
+    started_ns: NDArray[np.int64], free_ns: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """A pass without barrier from `start_op`; entry i of the outputs is how [start_op, stops[i]) ends; stops rise."""
+    clocks = _clocks(lanes, events, costs.depth)
+    top_ns = costs.launch_ns
+    begun = np.full(lanes, costs.launch_ns, np.int64)
+    op = np.uint64(start_op)
+    for i in range(len(stops)):
+        while op < np.uint64(stops[i]):
+            for t in range(tiles.op_ptr[op], tiles.op_ptr[op + _ONE]):
+                times = _place(tiles, costs, clocks, t, costs.launch_ns, True)
+                begun[np.uint64(tiles.lane[t])] = times[0]
+                top_ns = max(top_ns, times[4] + costs.signal_ns)
+            op += _ONE
+        end_ns = top_ns + costs.drain_ns
+        started_ns[i] = begun.max() - end_ns
+        for lane in range(np.uint64(lanes)):
+            free_ns[i, lane] = max(clocks.free_ns[lane], costs.launch_ns) - end_ns
+
+
+@_jit
+def _run_kernel(
+    tiles: Tiles, costs: Costs, op: np.uint64, ready_ns: NDArray[np.int64], given_ns: int,
+    free_ns: NDArray[np.int64], ended_ns: NDArray[np.int64], out_ns: NDArray[np.int64], keep: bool, origin: np.uint64,
+) -> tuple[int, int]:  # fmt: skip
+    """One operator as a kernel whose lanes are ready at `ready_ns`, inputs not before `given_ns`: its end and when the
+    last of its tiles began. `free_ns` becomes when each lane is done; `ended_ns` is scratch.
+    """  # fmt: skip
+    free_ns[:] = ready_ns
+    ended_ns[:] = ready_ns
+    top_ns, begun_ns = -_NEVER, -_NEVER
+    for t in range(tiles.op_ptr[op], tiles.op_ptr[op + _ONE]):
+        lane = np.uint64(tiles.lane[t])
+        begin = free_ns[lane] + costs.dispatch_ns
+        load_start = ended_ns[lane] if costs.depth > 0 else begin
+        load_end = load_start + tiles.weight_ns[t]
+        compute_start = max(max(begin, given_ns) + tiles.input_ns[t], load_end)
+        end = compute_start + tiles.compute_ns[t]
+        ended_ns[lane] = max(end, load_end)
+        free_ns[lane] = end + costs.signal_ns
+        top_ns = max(top_ns, free_ns[lane])
+        begun_ns = max(begun_ns, begin)
+        if keep:
+            _keep(out_ns, t - origin, (begin, load_start, load_end, compute_start, end))
+    return top_ns, begun_ns
+
+
+@_jit
+def _leave(end_ns: int, begun_ns: int, free_ns: NDArray[np.int64]) -> int:
+    free_ns -= end_ns
+    return begun_ns - end_ns
+
+
+@_jit
+def leave_each(
+    tiles: Tiles, costs: Costs, lanes: int, start_op: int, stops: NDArray[np.int64],
+    started_ns: NDArray[np.int64], free_ns: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """How the last operator with tiles of each [start_op, stops[i]) ends by itself; without one it is left."""
+    nothing, scratch, out = np.zeros(lanes, np.int64), np.empty(lanes, np.int64), np.empty((5, 0), np.int64)
+    for i in range(len(stops)):
+        op = np.uint64(stops[i])
+        while op > np.uint64(start_op) and tiles.op_ptr[op - _ONE] == tiles.op_ptr[op]:
+            op -= _ONE
+        if op > np.uint64(start_op):
+            free = free_ns[i]
+            end, begun = _run_kernel(tiles, costs, op - _ONE, nothing, 0, free, scratch, out, False, np.uint64(0))
+            started_ns[i] = _leave(end + costs.drain_ns, begun, free)
+
+
+@_jit
+def _enter(
+    costs: Costs, top_ns: int, started_ns: int, before_ns: NDArray[np.int64], ready_ns: NDArray[np.int64]
+) -> None:
+    for lane in range(np.uint64(len(ready_ns))):
+        ready_ns[lane] = top_ns + max(started_ns + costs.gap_ns, before_ns[lane])
+
+
+@_jit
+def follow_each(
+    tiles: Tiles, costs: Costs, wait_ns: int, lanes: int, ops: NDArray[np.int64],
+    started_ns: NDArray[np.int64], before_ns: NDArray[np.int64], out_ns: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """Time from the end of launch i, which ends as given, until operator ops[i], launched within it, has ended."""
+    ready, free, scratch = np.empty(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    out = np.empty((5, 0), np.int64)
+    for i in range(len(ops)):
+        _enter(costs, 0, started_ns[i], before_ns[i], ready)
+        op = np.uint64(ops[i])
+        out_ns[i] = _run_kernel(tiles, costs, op, ready, wait_ns, free, scratch, out, False, np.uint64(0))[0]
+
+
+@_jit
+def overlap_chain(
+    tiles: Tiles, costs: Costs, wait_ns: int, lanes: int, ops: int,
+    first_ns: NDArray[np.int64], follow_ns: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """For each operator its time as a first kernel (its gap before it), and after the operator before it."""
+    ready, free, scratch = np.empty(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    before, out, started = np.zeros(lanes, np.int64), np.empty((5, 0), np.int64), 0
+    some = False
+    for op in range(np.uint64(ops)):
+        if tiles.op_ptr[op] == tiles.op_ptr[op + _ONE]:
+            first_ns[op] = follow_ns[op] = 0
+            continue
+        ready[:] = 0
+        end, begun = _run_kernel(tiles, costs, op, ready, 0, free, scratch, out, False, np.uint64(0))
+        first_ns[op] = costs.gap_ns + end
+        follow_ns[op] = first_ns[op]
+        own_started, own = _leave(end, begun, free), free.copy()
+        if some:
+            _enter(costs, 0, started, before, ready)
+            follow_ns[op] = _run_kernel(tiles, costs, op, ready, wait_ns, free, scratch, out, False, np.uint64(0))[0]
+        before[:] = own
+        started, some = own_started, True
+
+
+@_jit
+def overlap_trace(
+    tiles: Tiles, costs: Costs, wait_ns: int, lanes: int, start_op: int, stop_op: int, entered: bool, started_ns: int,
+    before_ns: NDArray[np.int64], out_ns: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """As `trace`, of a region of overlapping launches; after a launch that ends as given if `entered`."""
+    ready, free, scratch = np.empty(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    before, nothing, none = before_ns.copy(), np.zeros(lanes, np.int64), np.empty((5, 0), np.int64)
+    top_ns, some, started = costs.launch_ns, entered, started_ns
+    origin = tiles.op_ptr[np.uint64(start_op)]
+    for op in range(np.uint64(start_op), np.uint64(stop_op)):
+        if tiles.op_ptr[op] == tiles.op_ptr[op + _ONE]:
+            continue
+        given = top_ns + wait_ns
+        if some:
+            _enter(costs, top_ns, started, before, ready)
+        else:
+            given = top_ns + costs.gap_ns
+            ready[:] = given
+        top_ns = _run_kernel(tiles, costs, op, ready, given, free, scratch, out_ns, True, origin)[0]
+        end, begun = _run_kernel(tiles, costs, op, nothing, 0, free, scratch, none, False, np.uint64(0))
+        started, some = _leave(end, begun, free), True
+        before[:] = free
+    return top_ns + costs.drain_ns
 
 
 # ---- binary heaps: entry 0 is the number of the others, entry 1 the least of them ----

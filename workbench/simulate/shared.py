@@ -107,6 +107,8 @@ def simulate_shared(
         nothing = np.zeros(len(queue.lane), np.int64)
         run = simulate(replace(queue, weight_ns=nothing, input_ns=nothing), mechanism, start_op, stop_op)
         return replace(run, queue=queue, shared_input_end_ns=run.begin_ns)
+    if mechanism.overlap:
+        raise GraphError("overlapping launches are run by the one-pass engine only; leave overlap out here")
     tiles, costs = region_inputs(queue, mechanism, start_op, stop_op)
     loads_ns = QUANTA_PER_BYTE * loads.total_bytes // int(rate[-1]) + 2 * len(queue.lane)
     bits = id_bits(longest_ns(queue, mechanism) + loads_ns, 2 * len(queue.lane))

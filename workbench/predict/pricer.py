@@ -1,0 +1,214 @@
+"""Predictions of compositions: regions simulated as they are launched, one after another.
+
+A composition's time to first output is the host's time before its first launch and the sum over its regions, each as
+often as the loops around it run, less what overlapping launches save at a region's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from workbench.compose import Composition, Configuration, Region, check_composition
+from workbench.cost import Costs, CostTable
+from workbench.errors import CompositionError
+from workbench.hardware import Device, Provenance, worst
+from workbench.predict.handover import Target
+from workbench.predict.prediction import ALL_CAUSES, Prediction, RegionPrediction
+from workbench.predict.queues import LevelQueue, executions
+from workbench.predict.regions import Regions, treatment_of
+from workbench.program import Program
+from workbench.simulate import Exit, Exits, Run, critical_segments, simulate
+from workbench.uncertainty import interval_ns
+
+ON_TILES = ("compute", "tail", "weights", "activations")  # causes whose length is the cost table's
+
+
+class Launch(NamedTuple):
+    """A launch of a region as simulated, and how often it recurs on the way to the first output."""
+
+    priced: LevelQueue
+    run: Run
+    times: int
+
+
+class Entry(NamedTuple):
+    """A region's launch at a loop index (as sorted pairs), the launch that it overlaps, and its times."""
+
+    index: tuple[tuple[str, int], ...]
+    before: Exit | None
+    times: int
+
+
+class Pricer(Regions):
+    """Predictions for one program on one device at one batch; see ``LevelQueues`` for the parameters."""
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        table: Costs,
+        batch: int,
+        configurations: tuple[Configuration, ...] | None = None,
+        arms: tuple[str, ...] | None = None,
+    ) -> None:
+        super().__init__(program, device, table, batch, configurations, arms)
+        self._regions: dict[tuple[Region, tuple[object, ...]], RegionPrediction] = {}
+
+    def entries(self, region: Region, composition: Composition | None = None) -> list[Entry]:
+        """How a region is launched, launches that cost the same as one; in a composition with what they overlap."""
+        depth, item = self.place[region.items[0]]
+        if composition is None or region.arm not in self.overlapping:
+            return [Entry(tuple(sorted(index.items())), None, times) for index, times in executions(self.levels[depth])]
+        owner = {self.place[r.items[-1]]: r for r in composition.regions}
+        opened = frozenset(self.program.loops()) - {name for r in composition.regions for name in r.items}
+        found: dict[tuple[object, ...], Entry] = {}
+        for index, times in self.text.indices(depth):
+            source, before = self.text.before(depth, item, index, opened), None
+            if source is not None and (source.depth, source.item) in owner:
+                other = owner[source.depth, source.item]
+                start = self.place[other.items[0]][1]
+                before = self.exit(source.depth, start, source.item + 1, treatment_of(other), source.index)
+            key = (self.index_key(depth, index), id(before))
+            times += found[key].times if key in found else 0
+            found[key] = Entry(tuple(sorted(index.items())), before, times)
+        return list(found.values())
+
+    def launch(self, region: Region, entry: Entry) -> Launch:
+        """Simulate one launch of a region."""
+        depth, start = self.place[region.items[0]]
+        stop = start + len(region.items)
+        priced = self.level_queue(depth, dict(entry.index), treatment_of(region))
+        mechanism = priced.mechanism
+        if region.configuration is not None:
+            held = self.depth_of(depth, start, stop, region.configuration)
+            mechanism = replace(mechanism, prefetch_depth=held or 0)
+        run = simulate(priced.queue, mechanism, *priced.ops(start, stop), entry.before)
+        return Launch(priced, run, entry.times)
+
+    def runs(self, region: Region, composition: Composition | None = None) -> list[Launch]:
+        """The simulated launches of a region, see ``entries``."""
+        return [self.launch(region, entry) for entry in self.entries(region, composition)]
+
+    # -- predictions -------------------------------------------------------------------------------------------------
+
+    def region(self, region: Region, composition: Composition | None = None) -> RegionPrediction:
+        """Predict one region over all its launches; in a composition, with what overlapping launches save it."""
+        entries = self.entries(region, composition)
+        key = region, tuple((entry.index, id(entry.before), entry.times) for entry in entries)
+        if key not in self._regions:
+            self._regions[key] = self._region(region, entries)
+        return self._regions[key]
+
+    def _region(self, region: Region, entries: list[Entry]) -> RegionPrediction:
+        split = dict.fromkeys(ALL_CAUSES, 0)
+        ns = launches = tiles = events = stages = 0
+        how = treatment_of(region)
+        sigma: dict[str, float] = {}
+        provenances: set[Provenance] = set()
+        for entry in entries:
+            priced, run, times = self.launch(region, entry)
+            host = int(priced.host_ns[run.start_op : run.stop_op].sum())
+            split["host"] += times * host
+            split["compute"] -= times * host
+            on_path = set()
+            for segment in critical_segments(run):
+                split[segment.cause] += times * (segment.end_ns - segment.begin_ns)
+                if segment.tile is not None:
+                    op = int(run.queue.op[segment.tile])
+                    on_path.add(op)
+                    if segment.cause in ON_TILES:
+                        name = priced.calls[op].operator.name
+                        error = times * (segment.end_ns - segment.begin_ns) * priced.spread_frac[name]
+                        sigma[f"{name}/{how}"] = sigma.get(f"{name}/{how}", 0.0) + error
+            ns += times * run.makespan_ns
+            launches += times
+            tiles += times * len(run.end_ns)
+            events += times * len(np.unique(run.queue.signal[run.tiles]))
+            stages += times * len(on_path)
+            provenances.add(priced.provenance)
+        overheads = sum(split[cause] for cause in ("launch", "ramp", "drain", "dispatch", "event_wait"))
+        sigma[f"launch/{region.arm or 'megakernel'}"] = overheads * self.overheads(region).spread_frac
+        return RegionPrediction(region, ns, launches, split, tiles, events, stages, sigma, worst(provenances))
+
+    def predict(self, composition: Composition) -> Prediction:
+        """Time to first output of a composition, with its causes; CompositionError if it is illegal here."""
+        check_composition(self.program, composition)
+        for region in composition.regions:
+            self.check_resources(region)
+        parts = tuple(self.region(region, composition) for region in composition.regions)
+        split = {cause: sum(part.causes_ns[cause] for part in parts) for cause in ALL_CAUSES}
+        split["host"] += self.device.host_ns
+        ttfo_ns = sum(part.ns for part in parts) + self.device.host_ns
+        notes = (self.program.assumed,) if self.program.assumed else ()
+        return Prediction(
+            program=self.program.name, device=self.device.name, batch=self.batch, composition=composition,
+            ttfo_ns=ttfo_ns, interval_ns=interval_ns(ttfo_ns, self.sigma_ns(parts)), causes_ns=split,
+            regions=parts, throughput_per_s=self._throughput(composition),
+            provenance=worst({part.provenance for part in parts}), notes=notes,
+        )  # fmt: skip
+
+    def total_ns(self, composition: Composition) -> int:
+        """``predict(composition).ttfo_ns``, read off ``interval_costs`` and without the causes."""
+        return self.device.host_ns + sum(
+            self.region_ns(region) - sum(self._saved_ns(region, entry) for entry in self.entries(region, composition))
+            for region in composition.regions
+        )
+
+    def _saved_ns(self, region: Region, entry: Entry) -> int:
+        if entry.before is None:
+            return 0
+        target = Target(*self.place[region.items[0]], dict(entry.index))
+        before = Exits(np.array([entry.before.started_ns]), entry.before.free_ns[None])
+        return entry.times * int(self.saved_ns(before, [target], region.arm)[0])
+
+    def sigma_ns(self, parts: tuple[RegionPrediction, ...]) -> dict[str, float]:
+        """Standard deviations of a composition's time by source of error; the same source adds up over regions.
+
+        What a run shares (where memory lies, clocks) is one source a treatment: it need not hit two treatments alike.
+        """
+        total: dict[str, float] = {}
+        for part in parts:
+            run = f"run/{treatment_of(part.region)}"
+            mine: Mapping[str, float] = {**part.sigma_ns, run: self.device.run_spread_frac * part.ns}
+            for source, sigma in mine.items():
+                total[source] = total.get(source, 0.0) + sigma
+        return total
+
+    # -- further outputs ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _further(self) -> Pricer | None:
+        if not self.program.further:
+            return None
+        shapes = {name: op.shape for name, op in self.program.operators().items()}
+        rest = Program(self.program.name, self.program.further, self.program.further)
+        unpriced = any(shapes.get(name) != op.shape for name, op in rest.operators().items())
+        if unpriced and isinstance(self.table, CostTable):
+            return None  # benchmarks are of the first output's shapes
+        return Pricer(rest, self.device, self.table, self.batch, self.configurations, self.arms)
+
+    def _throughput(self, composition: Composition) -> float | None:
+        further = self._further
+        if further is None:
+            return None
+        restricted = restrict(composition, further)
+        try:
+            check_composition(further.program, restricted)
+        except CompositionError:
+            return None  # a further output runs operators that the first did not, and the cuts say nothing of them
+        return self.batch * 1e9 / further.total_ns(restricted)
+
+
+def restrict(composition: Composition, further: Pricer) -> Composition:
+    """The same cuts on a part of the program: regions keep their treatment and lose the items that are not there."""
+    regions = []
+    for region in composition.regions:
+        kept = tuple(item for item in region.items if item in further.place)
+        if kept:
+            regions.append(Region(kept, region.kind, region.configuration, region.arm))
+    return Composition(tuple(regions), composition.name)
