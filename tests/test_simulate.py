@@ -12,14 +12,16 @@ from types import ModuleType
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracles import simulate_simpy
+from oracles.critical_walk import walk_back
 from oracles.random_queues import mechanisms, queue_of, queues, regions
 
 from workbench import simulate as sim
 from workbench.errors import GraphError
 from workbench.simulate import kernels, reference
+from workbench.simulate.critical_path import _walk
 
 TIMES = ("begin_ns", "load_start_ns", "load_end_ns", "compute_start_ns", "end_ns")
 unhurried = settings(deadline=None)  # the first example compiles
@@ -414,3 +416,24 @@ def test_kernels_with_nowhere_to_keep_them_warn_once_and_still_run():
     lane = np.zeros(2, np.uint32)
     previous, fired_by = lost.links(lane, lane, np.array([3, 4]), 1, 1)
     assert (previous.tolist(), fired_by.tolist()) == ([-1, 0], [1])
+
+
+# ---- the critical path against its plain twin ----
+
+
+@pytest.mark.parametrize("engine", ["one pass", "overlapping", "dynamic"])
+def test_the_critical_path_equals_the_one_walked_in_python(engine):
+    @unhurried
+    @given(st.data())
+    def check(data):
+        queue, mechanism, start, stop = data.draw(regions(most_prefetch=1 if engine != "one pass" else 3))
+        if engine == "overlapping":
+            mechanism = dataclasses.replace(mechanism, barrier=True, overlap=True, wait_ns=data.draw(st.integers(0, 9)))
+        assume(not (mechanism.barrier and len(queue._waits_in_own_op)))
+        simulate = sim.simulate_dynamic if engine == "dynamic" else sim.simulate
+        run = simulate(queue, mechanism, start, stop)
+        found = [tuple(row) for row in _walk(run).T.tolist() if row[2] < row[3]]
+        expected = [(sim.CAUSES.index(s.cause), -1 if s.tile is None else s.tile, *s[2:]) for s in walk_back(run)]
+        assert found == [row for row in expected if row[2] < row[3]]
+
+    check()

@@ -78,29 +78,57 @@ def test_a_region_follows_another_as_its_operators_follow_each_other(
     for cut in range(start, stop + 1):
         first, second = range(*queue.op_ptr[[start, cut]]), range(*queue.op_ptr[[cut, stop]])
         if len(first) and len(second):
-            left = sim.exits(queue, free, start, [cut])
-            handed = left[0]
+            stops = [stop for stop in (start, cut) if stop]  # the items before the cut, and one more if start > 0
+            handed = sim.item_regions(queue, free, stops, exits=True).exit(len(stops) - 1, len(stops))
             parts = sim.simulate(queue, free, start, cut).makespan_ns
             parts += sim.simulate(queue, free, cut, stop, handed).makespan_ns
             assert parts == whole
             op = int(queue.op[second[0]])
             one = sim.simulate(queue, free, op, op + 1, handed).makespan_ns
-            assert sim.follow_ns(queue, free, np.array([op]), left).tolist() == [one]
+            assert sim.follow_ns(queue, free, np.array([op]), sim.Exits.of(handed)).tolist() == [one]
 
 
-@unhurried
-@given(queues(waits_in_own_op=True), mechanisms(barrier=False))
-def test_a_megakernel_hands_over_when_its_lanes_are_done(queue: sim.TileQueue, mechanism: sim.Mechanism) -> None:
-    stops = list(range(1, queue.ops + 1))
-    left = sim.exits(queue, mechanism, 0, stops)
-    assert len(left) == len(stops)
-    for stop, handed in zip(stops, map(left.__getitem__, range(len(left))), strict=True):
-        run = sim.simulate(queue, mechanism, 0, stop)
-        done, begun = [mechanism.launch_ns] * queue.lanes, [mechanism.launch_ns] * queue.lanes
-        for lane, begin, end in zip(run.lane, run.begin_ns, run.end_ns, strict=True):
-            done[lane], begun[lane] = int(end) + mechanism.signal_ns, int(begin)
-        assert handed.free_ns.tolist() == [at - run.makespan_ns for at in done]
-        assert handed.started_ns == max(begun) - run.makespan_ns
+@st.composite
+def items_of(draw: st.DrawFn, barrier: bool) -> tuple[sim.TileQueue, sim.Mechanism, list[int]]:
+    queue = draw(queues(waits_in_own_op=not barrier))
+    mechanism = draw(mechanisms(barrier=barrier, most_prefetch=1 if barrier else 3))
+    if barrier:
+        mechanism = dataclasses.replace(mechanism, overlap=draw(st.booleans()), wait_ns=draw(st.integers(0, 9)))
+    stops = draw(st.lists(st.integers(1, queue.ops), unique=True, max_size=3).map(sorted))
+    return queue, mechanism, sorted({*stops, queue.ops})
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_every_region_of_the_items_is_as_simulated_by_itself(barrier: bool) -> None:
+    @unhurried
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        queue, mechanism, stops = data.draw(items_of(barrier))
+        count, depths = len(stops), None
+        if not barrier and data.draw(st.booleans()):
+            depths = np.full((count, count + 1), -1)
+            for i in range(count):
+                held = data.draw(st.lists(st.integers(-1, 3), min_size=count - i, max_size=count - i))
+                depths[i, i + 1 :] = sorted(held, reverse=True)
+        found = sim.item_regions(queue, mechanism, stops, depths, exits=True)
+        for i, j in zip(*np.nonzero(np.ones((count, count + 1))), strict=True):
+            held = mechanism.prefetch_depth if depths is None else int(depths[i, j])
+            if j <= i or held < 0:
+                assert found.ns[i, j] == -1
+                continue
+            m = dataclasses.replace(mechanism, prefetch_depth=held)
+            run = sim.simulate(queue, m, stops[i - 1] if i else 0, stops[j - 1])
+            assert found.ns[i, j] == run.makespan_ns
+            if barrier:
+                continue
+            done, begun = [m.launch_ns] * queue.lanes, [m.launch_ns] * queue.lanes
+            for lane, begin, end in zip(run.lane, run.begin_ns, run.end_ns, strict=True):
+                done[lane], begun[lane] = int(end) + m.signal_ns, int(begin)
+            handed = found.exit(i, j)
+            assert handed.free_ns.tolist() == [at - run.makespan_ns for at in done]
+            assert handed.started_ns == max(begun) - run.makespan_ns
+
+    check()
 
 
 def test_a_kernel_of_few_tiles_hides_the_loads_of_the_next() -> None:

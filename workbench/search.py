@@ -45,7 +45,7 @@ SHORTLIST = 40
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The answer for one program, device and batch.
+    """The answer for one program, device and batch. Its predictions leave throughput out; ``predict`` again has it.
 
     ``tie_set`` holds ``best`` and all shortlisted compositions whose difference to it is not resolved; ``chance`` is
     each shortlisted composition's share of draws in which it is the fastest. ``candidates`` counts all legal ones.
@@ -423,7 +423,9 @@ def select(pricer: Pricer, shortlist: int = SHORTLIST, also: Sequence[Compositio
     named = {c.digest: c for c in [*named_compositions(pricer), *also]}
     fastest = [composition for _, composition in k_best(pricer, shortlist)]
     chosen = {c.digest: named.get(c.digest, c) for c in fastest} | named
-    predictions = sorted((pricer.predict(c) for c in chosen.values()), key=lambda p: (p.ttfo_ns, len(p.regions)))
+    predictions = sorted(
+        (pricer.predict(c, throughput=False) for c in chosen.values()), key=lambda p: (p.ttfo_ns, len(p.regions))
+    )
     draws = [draw(p.ttfo_ns, pricer.sigma_ns(p.regions)) for p in predictions]
     tied, chance = tied_with_best(draws)
     ties = tuple(p for p, is_tied in zip(predictions, tied, strict=True) if is_tied or p is predictions[0])

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +71,7 @@ class Grid:
         return self.requests, self.rows, self.columns, self.inner
 
     def __len__(self) -> int:
-        return prod(len(edges) - 1 for edges in self.axes)
+        return (len(self.requests) - 1) * (len(self.rows) - 1) * (len(self.columns) - 1) * (len(self.inner) - 1)
 
     def boxes(self) -> list[Box]:
         """The boxes in tile order."""
@@ -102,7 +101,7 @@ class TileGraph:
     @cached_property
     def start(self) -> npt.NDArray[np.uint32]:
         """(calls + 1,): the tiles of call c are [start[c], start[c + 1])."""
-        return np.concatenate([[0], np.cumsum([len(grid) for grid in self.grids])]).astype(np.uint32)
+        return np.concatenate([[0], np.cumsum(list(map(len, self.grids)))]).astype(np.uint32)
 
     @cached_property
     def call(self) -> npt.NDArray[np.uint32]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import numpy as np
-import numpy.typing as npt
 
 from workbench.compose import Configuration
 from workbench.cost.table import TileCosts
@@ -24,9 +23,9 @@ from workbench.shapes import Attention, Experts, Matmul, Scan
 
 MMA_ROWS = 16  # rows of the smallest tensor-core tile
 LANES_PER_SM = 128  # fp32 multiply-adds a clock on the architectures that ship here
-# How a megakernel may cut operators, after ``SMs x``: as Hazy's latency kernel does; the same with attention's cache in
-# parts; twice as many tiles of at most 64 rows; four times as many of at most 128 (Hazy's throughput kernel's rows).
-TILINGS = ("1+c16+i2048+p1", "1+c16+i2048+p8", "2+r64+p4", "4+r128+p1")
+# How a megakernel may cut operators, after ``SMs x``: as Hazy's latency kernel does; twice as many tiles of at most 64
+# rows, and attention's cache in parts; four times as many of at most 128 rows (as Hazy's throughput kernel has).
+TILINGS = ("1+c16+i2048+p1", "2+r64+p8", "4+r128+p4")
 
 
 class Roofline:
@@ -35,7 +34,7 @@ class Roofline:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.configurations = [Configuration.parse(f"{gpu.sm_count}x{tiling}") for tiling in TILINGS]
-        self.region_costs: dict[Hashable, npt.NDArray[np.int64]] = {}  # filled by ``predict``, by content
+        self.region_costs: dict[Hashable, object] = {}  # filled by ``predict``, by content
         self._memo: dict[tuple[Operator, int, int, Configuration], TileCosts] = {}
 
     def call_tiles(self, call: Call, batch: int, configuration: Configuration) -> TileCosts:

@@ -69,7 +69,7 @@ class CostTable:
     """A checked benchmark table with COLUMNS."""
 
     rows: pd.DataFrame
-    region_costs: dict[Hashable, npt.NDArray[np.int64]] = field(default_factory=dict, repr=False)  # of ``predict``
+    region_costs: dict[Hashable, object] = field(default_factory=dict, repr=False)  # of ``predict``
     _index: dict[tuple[str, str], dict[int, dict[int, Measured]]] = field(default_factory=dict, repr=False)
     _memo: dict[tuple[str, int, int, str], TileCosts] = field(default_factory=dict, repr=False)
 

@@ -87,13 +87,15 @@ def lower_calls(
     sequence: tuple[Call, ...], item_stop: tuple[int, ...], batch: int, configuration: Configuration
 ) -> Lowered:
     """Tiles and events of a sequence of calls."""
-    run = [step for call in sequence for step in call_steps(call, batch, configuration)]
-    if len(run) > len(sequence):
-        counts = [len(steps(call.operator, batch, configuration)) for call in sequence]
-        ends = np.concatenate([[0], np.cumsum(counts)])
+    distinct = {id(call.operator): call.operator for call in sequence}
+    split = {key: steps(operator, batch, configuration) for key, operator in distinct.items()}
+    if any(len(parts) > 1 for parts in split.values()):
+        ends = np.concatenate([[0], np.cumsum([len(split[id(call.operator)]) for call in sequence])])
         item_stop = tuple(int(ends[stop]) for stop in item_stop)
-        sequence = tuple(run)
-    grids = tuple(cut(call.operator.shape, batch, configuration) for call in sequence)
+        sequence = tuple(Call(step, call.index) for call in sequence for step in split[id(call.operator)])
+    cuts = {id(call.operator): call.operator for call in sequence}
+    grid_of = {key: cut(operator.shape, batch, configuration) for key, operator in cuts.items()}
+    grids = tuple(grid_of[id(call.operator)] for call in sequence)
     lanes = [_lanes(len(grid), configuration.workers) for grid in grids]
     tiles = TileGraph(sequence, grids, np.concatenate(lanes), configuration.workers)
     events = _events(dependencies(sequence, batch, configuration), grids)
@@ -136,12 +138,18 @@ class _Groups:
 _groups = lru_cache(KEPT)(_Groups)
 
 
+Waits = tuple[Indices, Indices, Indices]
+_NO_WAITS: Waits = (np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.uint32))
+
+
 @lru_cache(KEPT)
-def _waits(tiles: int, needs: tuple[tuple[_Groups, Part | None], ...]) -> tuple[Indices, Indices, Indices]:
+def _waits(tiles: int, needs: tuple[tuple[_Groups, Part | None], ...]) -> Waits:
     """Of a reader's tiles: how many waits each has, and of each wait the need it is of and the event among its call's.
 
     In the order of the needs, and of events within one.
     """
+    if not needs:
+        return np.zeros(tiles, np.uint32), *_NO_WAITS[1:]
     blocks = [groups.waits(part, tiles) for groups, part in needs]
     which = np.repeat(np.arange(len(blocks)), [block.shape[1] for block in blocks])
     local = np.concatenate([np.arange(block.shape[1]) for block in blocks])
@@ -158,22 +166,28 @@ def _events(needs: list[list[Need]], grids: tuple[Grid, ...]) -> EventGraph:
                 parts_of[source][part] = None
     groups = [_groups(len(grid), tuple(parts)) for grid, parts in zip(grids, parts_of, strict=True)]
     base = np.concatenate([[0], np.cumsum([len(group.sizes) for group in groups])]).astype(np.uint32)
-    counts, events = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint32)]
-    for grid, need in zip(grids, needs, strict=True):
-        if not need:
-            counts.append(np.zeros(len(grid), np.uint32))
-            continue
-        count, which, local = _waits(len(grid), tuple((groups[source], part) for source, part in need))
-        bases = base[[source for source, _ in need]]
-        counts.append(count)
-        events.append(bases[which] + local)
+    alike: dict[tuple[object, ...], list[int]] = {}  # calls by what they wait for, wherever it is
+    for number, (grid, need) in enumerate(zip(grids, needs, strict=True)):
+        alike.setdefault((len(grid), *[(groups[source], part) for source, part in need]), []).append(number)
+    shape_of = [_NO_WAITS] * len(grids)
+    for (tiles, *waited), numbers in alike.items():
+        found = _waits(tiles, tuple(waited))  # type: ignore[arg-type]
+        for number in numbers:
+            shape_of[number] = found
     wait_ptr = np.zeros(sum(map(len, grids)) + 1, np.uint32)
-    np.cumsum(np.concatenate(counts), out=wait_ptr[1:])
+    np.cumsum(np.concatenate([counts for counts, _, _ in shape_of]), out=wait_ptr[1:])
+    offset = np.concatenate([[0], np.cumsum([len(which) for _, which, _ in shape_of])])
+    wait_event = np.empty(offset[-1], np.uint32)
+    for numbers in alike.values():
+        _, which, local = shape_of[numbers[0]]
+        if len(which):
+            bases = base[np.array([[source for source, _ in needs[number]] for number in numbers])]
+            wait_event[offset[numbers][:, None] + np.arange(len(which))] = bases[:, which] + local
     return EventGraph(
-        signal=np.concatenate([group.of_tile + start for group, start in zip(groups, base, strict=False)]),
+        signal=np.concatenate([group.of_tile for group in groups]) + np.repeat(base[:-1], list(map(len, grids))),
         threshold=np.concatenate([group.sizes for group in groups]),
         wait_ptr=wait_ptr,
-        wait_event=np.concatenate(events),
+        wait_event=wait_event,
     )
 
 

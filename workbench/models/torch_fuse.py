@@ -58,9 +58,12 @@ class Draft:
 
     @property
     def all_reads(self) -> list[Tensor]:
-        """Tensors as they are now; a residual is second, as tilers expect it, what a Gather adds is last."""
-        first = 1 if not isinstance(self.shape, Gather) else len(self.reads)
-        return unique((*self.reads[:first], *self.added, *self.reads[first:], *self.also))
+        """Tensors as they are now. What a Gather adds comes after its indices; a residual is always second."""
+        if isinstance(self.shape, Gather) or not self.added:
+            return unique((*self.reads, *self.added, *self.also))
+        main = self.reads[0].now()
+        residual, *rest = unique(self.added)
+        return [main, residual, *(t for t in unique((*self.reads, *rest, *self.also)) if t not in (main, residual))]
 
 
 def unique(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -125,7 +128,7 @@ class Drafts:
 
     def read_beside(self, host: Draft, tensors: Sequence[Tensor], elements: int) -> None:
         """Fuse arithmetic with tensors of so many elements, which the operator's shape does not count, behind it."""
-        host.also.extend(tensors)
+        host.also = unique((*host.also, *tensors))
         host.uncounted += elements
         self._wait(host)
 

@@ -45,28 +45,23 @@ WAY = "export the parts before and after it, or write its operators by hand (wor
 NO_ATTENTION = "multiplies two tensors, neither of them weights, and is no attention"
 PLAIN_SUMS = "known are sums with what an operator just made, and act(gate) * up of two linears of one input"
 LOOKS_AHEAD = "convolutions that look ahead counted as causal"
-WEIGHTED = {
-    "linear",
-    "addmm",
-    "embedding",
-    "conv1d",
-    "conv_transpose1d",
-    "copy_",
-    "index_put_",
-}  # operators even of constants
+# operators even where all that they are given is constant
+WEIGHTED = {"addmm", "conv1d", "conv_transpose1d", "copy_", "embedding", "index_copy_", "index_put_", "linear"}
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """What a node holds: elements of ``sources`` after free arithmetic; of none, constants and parameters alone.
 
-    ``weights``: parameters in it that no operator counts yet. ``normed``: elements that a norm was taken over, 0 for
-    none, by the parameters ``gains``. ``statistic``: it is one number a row of so many elements, half a norm. ``sine``:
-    went through a sine. ``copies``: of each element, by expansion. ``place``: the node whose memory it views, and how.
-    ``scores``: the product of queries and keys that it is, and these two.
+    ``beside``: smaller tensors in the arithmetic, to be read with them. ``weights``: parameters in it that no operator
+    counts yet. ``normed``: elements that a norm was taken over, 0 for none, by the parameters ``gains``. ``statistic``:
+    it is one number a row of so many elements, half a norm. ``sine``: went through a sine. ``copies``: of each element,
+    by expansion. ``place``: the node whose memory it views, and how. ``scores``: the product of queries and keys that
+    it is, and these two.
     """
 
     sources: tuple[Tensor, ...] = ()
+    beside: tuple[Tensor, ...] = ()
     weights: Weights = ()
     gains: Weights = ()
     normed: int = 0
@@ -94,6 +89,11 @@ def overlap(one: Place, other: Place) -> bool:
 def sources_of(values: Iterable[Value]) -> tuple[Tensor, ...]:
     """Tensors that any of the values comes from."""
     return tuple(unique(tensor for value in values for tensor in value.sources))
+
+
+def beside_of(values: Iterable[Value]) -> tuple[Tensor, ...]:
+    """Tensors to be read beside the sources of any of the values."""
+    return tuple(unique(tensor for value in values for tensor in value.beside))
 
 
 def weights_of(values: Iterable[Value]) -> Weights:

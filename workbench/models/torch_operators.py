@@ -10,8 +10,18 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from workbench.models.torch_fuse import Draft, Weights, unique
-from workbench.models.torch_graph import LOOKS_AHEAD, FxNode, Value, numel, operation, shape_of, sources_of, weights_of
+from workbench.models.torch_fuse import Draft, Weights
+from workbench.models.torch_graph import (
+    LOOKS_AHEAD,
+    FxNode,
+    Value,
+    beside_of,
+    numel,
+    operation,
+    shape_of,
+    sources_of,
+    weights_of,
+)
 from workbench.models.torch_read import Handler, Reader
 from workbench.shapes import Argmax, Attention, Conv, Depthwise, Gather, Matmul
 
@@ -46,7 +56,7 @@ def matmul(reader: Reader, node: FxNode, given: Arguments) -> Value:
         sizes = shape_of(query)[-2], shape_of(key)[-1], shape_of(query)[-1]
         return _attention(reader, node, (query, key, right), sizes, Value(tuple(mask)))
     values = [reader.tensor(left), reader.tensor(right)]
-    return Value(sources_of(values), scores=(node, left, right))
+    return Value(sources_of(values), beside_of(values), scores=(node, left, right))
 
 
 def _product(
@@ -87,10 +97,12 @@ def argmax(reader: Reader, node: FxNode, given: Arguments) -> Value:
 
 def glu(reader: Reader, node: FxNode, given: Arguments) -> Value:
     """Gate and up in one product."""
-    gated = reader.gated_halves(node, reader.tensor(given["self"]).sources)
-    if gated is None or given["dim"] not in (-1, len(shape_of(node)) - 1):
+    value = reader.tensor(given["self"])
+    last = given["dim"] in (-1, len(shape_of(node)) - 1)
+    gated = reader.gated_halves(node, value.sources) if last else None
+    if gated is None:
         raise reader.refusal(node, "gates what is not all that one linear made, in halves of its columns")
-    return gated
+    return replace(gated, beside=value.beside)
 
 
 # -- norms and memory --------------------------------------------------------------------------------------------------
@@ -101,7 +113,7 @@ def norm(reader: Reader, node: FxNode, given: Arguments) -> Value:
     value = reader.tensor(given["input"])
     tables = [given[key] for key in ("weight", "bias") if given.get(key) is not None]
     gains = weights_of(reader.value(table) for table in tables)
-    return Value(value.sources, value.weights, gains, prod(given["normalized_shape"]), copies=value.copies)
+    return replace(value, gains=gains, normed=prod(given["normalized_shape"]), place=())
 
 
 def statistic(reader: Reader, node: FxNode, given: Arguments) -> Value:
@@ -111,7 +123,7 @@ def statistic(reader: Reader, node: FxNode, given: Arguments) -> Value:
     dims, shape = given.get("dim"), shape_of(source)
     dims = [dim % len(shape) for dim in ([dims] if isinstance(dims, int) else dims or [])]
     if dims == [len(shape) - 1]:
-        return Value(value.sources, value.weights, statistic=shape[-1])
+        return replace(value, statistic=shape[-1], place=())
     maker = value.sources[0].maker
     tables = numel(source) // max(1, numel(node))
     lookup = maker.shape if maker and operation(node) == "sum" and reader.whole(value, node) else None
@@ -127,7 +139,7 @@ def softmax(reader: Reader, node: FxNode, given: Arguments) -> Value:
     value = reader.value(node.all_input_nodes[0])
     if not value.scores or value.softmaxed:
         raise reader.refusal(node, "is outside attention, where it has no operator family")
-    return Value(value.sources, scores=value.scores, softmaxed=True)
+    return replace(value, softmaxed=True, place=())
 
 
 def write(reader: Reader, node: FxNode, given: Arguments) -> Value:
@@ -222,7 +234,7 @@ def _attention(
     size = next((tensor.element_bytes for tensor in asked), 4)
     draft = Draft(reader.path(node, (), "attention"), shape, [], size, position=seen - rows)
     tensor = reader.drafts.attend(draft, asked, [tensor for part in cached for tensor in part], gains)
-    draft.reads = unique((*draft.reads, *(tensor for tensor in mask.sources if tensor.maker)))
+    draft.also = [*(tensor for tensor in mask.sources if tensor.maker), *beside_of((*values, mask))]
     reader.made[tensor] = node
     return Value((tensor,))
 

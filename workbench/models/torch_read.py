@@ -30,6 +30,7 @@ from workbench.models.torch_graph import (
     Place,
     Value,
     arguments,
+    beside_of,
     module_of,
     numel,
     operation,
@@ -116,7 +117,7 @@ class Reader:
         weights = weights_of(values)
         if op in VIEWS and len(values) == 1 and hasattr(node.meta.get("val"), "shape"):  # a part counts as a part
             weights = tuple((name, min(size, numel(node))) for name, size in weights)
-        return Value(sources_of(values), weights, place=self._place(node, op, values))
+        return Value(sources_of(values), weights=weights, place=self._place(node, op, values))
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class Reader:
             self.notes.add(LOOKS_AHEAD)
         sources = sorted(sources_of(shaped), key=lambda tensor: tensor.maker is None)  # what is remembered comes last
         return replace(
-            main, sources=tuple(sources), weights=weights_of(shaped), copies=copies,
+            main, sources=tuple(sources), beside=beside_of(shaped), weights=weights_of(shaped), copies=copies,
             place=self._place(node, op, values), sine=any(value.sine for value in shaped),
         )  # fmt: skip
 
@@ -182,10 +183,10 @@ class Reader:
         whole = [given for given, value in zip(main, values, strict=True) if not value.statistic]
         halves = [given for given in main if given not in whole]
         if op == "mul" and len(whole) == 2 and (gated := self.gated_halves(node, every)):
-            return gated
+            return replace(gated, beside=beside_of(values))
         result = replace(
-            self.value((whole or main)[0]), sources=every, weights=weights_of(values), place=(),
-            copies=max(value.copies for value in values),
+            self.value((whole or main)[0]), sources=every, beside=beside_of(values), weights=weights_of(values),
+            place=(), copies=max(value.copies for value in values),
             sine=op in ("sin", "cos") or any(value.sine for value in values),
         )  # fmt: skip
         if whole and halves and op in ("mul", "div"):
@@ -212,10 +213,9 @@ class Reader:
         if size != max(shape):
             if op != "add":
                 raise self.refusal(node, f"takes {weights[0][0]}, parameters of shape {shape} that are no row")
-            positions = Gather(rows=size // shape[-1], tables=1, entries=size // shape[-1], width=shape[-1], extra=True)
-            made = self.add(node, positions, weights, [], size=table.meta["val"].dtype.itemsize, leaf="positions")
-            made.sources[0].maker.added = list(value.sources)  # type: ignore[union-attr]
-            return made
+            rows, bytes_ = size // shape[-1], table.meta["val"].dtype.itemsize
+            positions = Gather(rows=rows, tables=1, entries=rows, width=shape[-1], extra=True)
+            return self.add(node, positions, weights, [], added=value, size=bytes_, leaf="positions")
         if value.normed:
             return replace(value, gains=(*value.gains, *weights))
         maker = value.sources[0].maker
@@ -243,13 +243,14 @@ class Reader:
         if op == "mul" and len(values) == 2 and not small and all(self.whole(value, node) for value in values):
             gated = self._gated(node, values[0].sources[0], values[1].sources[0])
             if gated:
-                return gated
+                return replace(gated, beside=beside_of(values))
         raise self.refusal(node, f"combines {' and '.join(one.name for one in given)}; {PLAIN_SUMS}")
 
     def _sum(self, node: FxNode, host: Value, other: Value) -> Value:
         (tensor,) = host.sources
         assert tensor.maker
         self.drafts.add_into(tensor.maker, other.sources, partial(self._lone_term, node))
+        self.drafts.read_beside(tensor.maker, beside_of((host, other)), 0)
         self.made[tensor] = node
         self.absorbed.update((term, node) for term in other.sources)
         return Value((tensor,))
@@ -259,11 +260,11 @@ class Reader:
         maker = big.sources[0].maker
         if not maker or not self.whole(big, node):
             self.beside += numel(given)
-            return replace(big, sources=tuple(unique((*big.sources, *small.sources))), place=())
+            return replace(big, beside=tuple(unique((*beside_of((big, small)), *small.sources))), place=())
         shape, rest = shape_of(node), shape_of(given)
         if op == "add" and isinstance(maker.shape, Gather) and rest[rest[:1] == (1,) :] == shape[1:]:  # positions
             return self._sum(node, big, small)
-        self.drafts.read_beside(maker, small.sources, numel(given) // self.batch)
+        self.drafts.read_beside(maker, (*beside_of((big, small)), *small.sources), numel(given) // self.batch)
         self.made[big.sources[0]] = node
         return Value(big.sources)
 
@@ -305,13 +306,15 @@ class Reader:
 
     def add(
         self, node: FxNode, shape: Shape, weights: Weights, reads: Sequence[Value], *, gains: Weights = (),
-        size: int = 0, leaf: str,
+        added: Value | None = None, size: int = 0, leaf: str,
     ) -> Value:  # fmt: skip
         """Append the operator that a node is; ``size`` bytes an element, that of what it reads unless given."""
-        sources = sources_of(reads)
+        sources, also = sources_of(reads), beside_of((*reads, added or Value()))
         size = size or next((tensor.element_bytes for tensor in sources), 4)
         path = self.path(node, weights, leaf)
-        tensor = self.drafts.add(Draft(path, shape, list(sources), size, weights, gains))
+        more = list(added.sources) if added else []
+        draft = Draft(path, shape, list(sources), size, weights, gains, added=more, also=list(also))
+        tensor = self.drafts.add(draft)
         self.made[tensor] = node
         return Value((tensor,))
 

@@ -6,8 +6,8 @@ item of the loop's body, or out of the loop. A `Passage` is a set of such moment
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -40,6 +40,7 @@ class Text:
 
     levels: tuple[Level, ...]
     relevant: tuple[tuple[str, ...], ...]
+    _known: dict[tuple[Hashable, ...], tuple[Passage, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def body(self) -> dict[str, int]:
@@ -87,24 +88,33 @@ class Text:
         body = self.body[node.name]
         return self._last(body, len(self.levels[body].items) - 1, {**index, node.name: node.count - 1}, opened)
 
-    # -- the same from the other side, for a search that does not yet know what is opened ------------------------------
+    # -- the same from the other side, for a search that does not yet know what is opened. Each answer is one object --
 
     def onward(self, depth: int, item: int) -> tuple[Passage, ...]:
         """From what ends before an item of a level to that item."""
-        return tuple(Passage(index, Target(depth, item, index), times) for index, times in self.indices(depth))
+        key = ("onward", depth, item)
+        if key not in self._known:
+            self._known[key] = tuple(Passage(at, Target(depth, item, at), times) for at, times in self.indices(depth))
+        return self._known[key]
 
     def round(self, depth: int) -> tuple[Passage, ...]:
         """From the end of a loop's body round its back edge."""
-        loop = self.levels[depth].around[-1].name
-        return tuple(
-            Passage({**index, loop: index[loop] - 1}, Target(depth, 0, index), times)
-            for index, times in self.indices(depth)
-            if index[loop] > 0
-        )
+        loop, key = self.levels[depth].around[-1].name, ("round", depth)
+        if key not in self._known:
+            self._known[key] = tuple(
+                Passage({**index, loop: index[loop] - 1}, Target(depth, 0, index), times)
+                for index, times in self.indices(depth)
+                if index[loop] > 0
+            )
+        return self._known[key]
 
     def out_of(self, loop: Loop, passages: tuple[Passage, ...]) -> tuple[Passage, ...]:
         """Passages from the level that holds ``loop``, as seen from the end of its last iteration."""
-        return tuple(p._replace(source={**p.source, loop.name: loop.count - 1}) for p in passages)
+        key = ("out of", loop.name, id(passages))
+        if key not in self._known:
+            last = {loop.name: loop.count - 1}
+            self._known[key] = tuple(p._replace(source={**p.source, **last}) for p in passages)
+        return self._known[key]
 
     def grouped(self, depth: int, passages: tuple[Passage, ...]) -> tuple[Passage, ...]:
         """Passages that cost the same from level ``depth`` as one."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from workbench.compose import Composition, Configuration, Region, check_composition
 from workbench.cost import Costs, CostTable
@@ -22,10 +23,11 @@ from workbench.predict.prediction import ALL_CAUSES, Prediction, RegionPredictio
 from workbench.predict.queues import LevelQueue, executions
 from workbench.predict.regions import Regions, treatment_of
 from workbench.program import Program
-from workbench.simulate import Exit, Exits, Run, critical_segments, simulate
+from workbench.simulate import CAUSES, Exit, Exits, Run, path_of, simulate
 from workbench.uncertainty import interval_ns
 
-ON_TILES = ("compute", "tail", "weights", "activations")  # causes whose length is the cost table's
+# Causes whose length is the cost table's, as indices into CAUSES.
+ON_TILES = [CAUSES.index(cause) for cause in ("compute", "tail", "weights", "activations")]
 
 
 class Launch(NamedTuple):
@@ -115,28 +117,32 @@ class Pricer(Regions):
             host = int(priced.host_ns[run.start_op : run.stop_op].sum())
             split["host"] += times * host
             split["compute"] -= times * host
-            on_path = set()
-            for segment in critical_segments(run):
-                split[segment.cause] += times * (segment.end_ns - segment.begin_ns)
-                if segment.tile is not None:
-                    op = int(run.queue.op[segment.tile])
-                    on_path.add(op)
-                    if segment.cause in ON_TILES:
-                        name = priced.calls[op].operator.name
-                        error = times * (segment.end_ns - segment.begin_ns) * priced.spread_frac[name]
-                        sigma[f"{name}/{how}"] = sigma.get(f"{name}/{how}", 0.0) + error
+            path = path_of(run)
+            for cause, length in enumerate(_sums(path.cause, path.length_ns, len(CAUSES))):
+                split[CAUSES[cause]] += times * length
+            owned = path.tile >= 0
+            on_path = np.unique(run.queue.op[path.tile[owned]])
+            mine = owned & np.isin(path.cause, ON_TILES)
+            by_call = _sums(run.queue.op[path.tile[mine]], path.length_ns[mine], run.queue.ops)
+            for op in np.flatnonzero(by_call).tolist():
+                name = priced.calls[op].operator.name
+                error = times * by_call[op] * priced.spread_frac[name]
+                sigma[f"{name}/{how}"] = sigma.get(f"{name}/{how}", 0.0) + error
             ns += times * run.makespan_ns
             launches += times
             tiles += times * len(run.end_ns)
-            events += times * len(np.unique(run.queue.signal[run.tiles]))
+            events += times * int(np.count_nonzero(np.bincount(run.queue.signal[run.tiles])))
             stages += times * len(on_path)
             provenances.add(priced.provenance)
         overheads = sum(split[cause] for cause in ("launch", "ramp", "drain", "dispatch", "event_wait"))
         sigma[f"launch/{region.arm or 'megakernel'}"] = overheads * self.overheads(region).spread_frac
         return RegionPrediction(region, ns, launches, split, tiles, events, stages, sigma, worst(provenances))
 
-    def predict(self, composition: Composition) -> Prediction:
-        """Time to first output of a composition, with its causes; CompositionError if it is illegal here."""
+    def predict(self, composition: Composition, *, throughput: bool = True) -> Prediction:
+        """Time to first output of a composition, with its causes; CompositionError if it is illegal here.
+
+        Without ``throughput`` that is left out: it takes as long again.
+        """
         check_composition(self.program, composition)
         for region in composition.regions:
             self.check_resources(region)
@@ -148,7 +154,7 @@ class Pricer(Regions):
         return Prediction(
             program=self.program.name, device=self.device.name, batch=self.batch, composition=composition,
             ttfo_ns=ttfo_ns, interval_ns=interval_ns(ttfo_ns, self.sigma_ns(parts)), causes_ns=split,
-            regions=parts, throughput_per_s=self._throughput(composition),
+            regions=parts, throughput_per_s=self.throughput_per_s(composition) if throughput else None,
             provenance=worst({part.provenance for part in parts}), notes=notes,
         )  # fmt: skip
 
@@ -163,8 +169,7 @@ class Pricer(Regions):
         if entry.before is None:
             return 0
         target = Target(*self.place[region.items[0]], dict(entry.index))
-        before = Exits(np.array([entry.before.started_ns]), entry.before.free_ns[None])
-        return entry.times * int(self.saved_ns(before, [target], region.arm)[0])
+        return entry.times * int(self.saved_ns(Exits.of(entry.before), [target], region.arm)[0])
 
     def sigma_ns(self, parts: tuple[RegionPrediction, ...]) -> dict[str, float]:
         """Standard deviations of a composition's time by source of error; the same source adds up over regions.
@@ -192,7 +197,8 @@ class Pricer(Regions):
             return None  # benchmarks are of the first output's shapes
         return Pricer(rest, self.device, self.table, self.batch, self.configurations, self.arms)
 
-    def _throughput(self, composition: Composition) -> float | None:
+    def throughput_per_s(self, composition: Composition) -> float | None:
+        """Further outputs of the whole batch a second; None where their shapes were not benchmarked."""
         further = self._further
         if further is None:
             return None
@@ -202,6 +208,12 @@ class Pricer(Regions):
         except CompositionError:
             return None  # a further output runs operators that the first did not, and the cuts say nothing of them
         return self.batch * 1e9 / further.total_ns(restricted)
+
+
+def _sums(index: npt.NDArray[Any], ns: npt.NDArray[np.int64], size: int) -> list[int]:
+    total = np.zeros(size, np.int64)
+    np.add.at(total, index, ns)
+    return total.tolist()
 
 
 def restrict(composition: Composition, further: Pricer) -> Composition:

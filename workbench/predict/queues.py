@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -18,9 +19,9 @@ from workbench.compose import Configuration, Level, levels, operators_in
 from workbench.cost import Costs, CostTable, TileCosts
 from workbench.errors import MeasureError, WorkbenchError
 from workbench.hardware import Device, Overheads, Provenance, worst
-from workbench.lower import lower
-from workbench.lower.lowering import call_steps, level_calls
-from workbench.program import Call, Program
+from workbench.lower import Lowered, lower
+from workbench.lower.lowering import call_steps, level_calls, steps
+from workbench.program import Call, Operator, Program
 from workbench.shapes import Attention
 from workbench.simulate import Mechanism, TileQueue
 
@@ -90,6 +91,8 @@ class LevelQueues:
         self.place = {item.name: (d, i) for d, level in enumerate(self.levels) for i, item in enumerate(level.items)}
         self.relevant = tuple(map(relevant_loops, self.levels))
         self._queues: dict[tuple[int, tuple[int, ...], str], LevelQueue] = {}
+        self._kernel_queues: dict[tuple[tuple[int, int, Configuration], ...], tuple[TileQueue, list[TileCosts]]] = {}
+        self._lowerings: dict[tuple[int, Configuration], Lowered] = {}
         self._best: dict[tuple[str, str, int], Configuration] = {}
 
     @property
@@ -105,27 +108,50 @@ class LevelQueues:
         """A level of program text run as one treatment, with the loops around it at ``index``."""
         key = (depth, self.index_key(depth, index), treatment)
         if key not in self._queues:
-            level = self.levels[depth]
             if treatment[:1].isdigit():
-                built = self._megakernel_queue(level, index, Configuration.parse(treatment))
+                built = self._megakernel_queue(depth, index, Configuration.parse(treatment))
             else:
-                built = self._conventional_queue(level, index, treatment)
+                built = self._conventional_queue(self.levels[depth], index, treatment)
             self._queues[key] = built
         return self._queues[key]
 
-    def _megakernel_queue(self, level: Level, index: Mapping[str, int], configuration: Configuration) -> LevelQueue:
-        lowered = lower(level.items, index, self.batch, configuration)
+    def _lowered(self, depth: int, configuration: Configuration) -> Lowered:
+        """A level's tiles and events; they are the same wherever the loops around it are."""
+        key = (depth, configuration)
+        if key not in self._lowerings:
+            level = self.levels[depth]
+            nowhere = {loop.name: 0 for loop in level.around}
+            self._lowerings[key] = lower(level.items, nowhere, self.batch, configuration)
+        return self._lowerings[key]
+
+    def _megakernel_queue(self, depth: int, index: Mapping[str, int], configuration: Configuration) -> LevelQueue:
+        lowered = self._lowered(depth, configuration)
         tiles, events = lowered.tiles, lowered.events
-        costs = [self.table.call_tiles(call, self.batch, configuration) for call in tiles.calls]
+        sequence = tuple(
+            Call(call.operator, {**call.index, **index}) if call.operator.position_loop in index else call
+            for call in tiles.calls
+        )
+        costs = self._call_tiles([(call, configuration) for call in sequence])
         weight_ns, input_ns, ns = _times(costs)
         queue = TileQueue(
             lane=tiles.lane, op=tiles.call, signal=events.signal, wait_ptr=events.wait_ptr,
             wait_event=events.wait_event, threshold=events.threshold, weight_ns=weight_ns,
-            input_ns=input_ns, compute_ns=ns, lanes=tiles.lanes, ops=len(tiles.calls),
+            input_ns=input_ns, compute_ns=ns, lanes=tiles.lanes, ops=len(sequence),
         )  # fmt: skip
         o = self.device.overhead("megakernel", configuration.workers)
         mechanism = _mechanism(o, prefetch_depth=self.device.prefetch_depth)
-        return _level_queue(queue, mechanism, tiles.calls, lowered.item_stop, costs)
+        return _level_queue(queue, mechanism, sequence, lowered.item_stop, costs)
+
+    def _call_tiles(self, steps: Sequence[tuple[Call, Configuration]]) -> list[TileCosts]:
+        """Times of the tiles of some calls; calls alike hold the same object."""
+        known: dict[tuple[int, int, Configuration], TileCosts] = {}
+        found = []
+        for call, configuration in steps:
+            key = (id(call.operator), call.position, configuration)
+            if key not in known:
+                known[key] = self.table.call_tiles(call, self.batch, configuration)
+            found.append(known[key])
+        return found
 
     def _conventional_queue(self, level: Level, index: Mapping[str, int], arm: str) -> LevelQueue:
         sequence, item_stop = level_calls(level.items, index)
@@ -137,16 +163,20 @@ class LevelQueues:
             host = np.maximum(0, np.array([int(cost.ns[0]) for cost in costs]) - tiles)
             mechanism = _mechanism(o, prefetch_depth=min(1, self.device.prefetch_depth), barrier=True)
             return _level_queue(queue, mechanism, sequence, item_stop, costs, host)
-        steps = [self._kernels(call, arm) for call in sequence]
-        ends = np.cumsum([len(kernels) for kernels in steps])
-        calls = tuple(call for kernels in steps for call, _ in kernels)
-        costs = [self.table.call_tiles(call, self.batch, cfg) for kernels in steps for call, cfg in kernels]
-        lanes = [_lanes(len(cost.ns), cfg) for cost, (_, cfg) in zip(costs, (k for s in steps for k in s), strict=True)]
+        kernels = self._kernels(sequence, arm)
+        ends = np.cumsum(list(map(len, kernels)))
+        flat = [kernel for each in kernels for kernel in each]
+        calls = tuple(call for call, _ in flat)
+        key = tuple((id(call.operator), call.position, configuration) for call, configuration in flat)
+        if key not in self._kernel_queues:  # arms mostly choose alike, and then only their gaps differ
+            costs = self._call_tiles(flat)
+            lanes = [_lanes(len(cost.ns), cfg) for cost, (_, cfg) in zip(costs, flat, strict=True)]
+            self._kernel_queues[key] = _kernels_queue(costs, lanes, self.device.workers), costs
+        queue, costs = self._kernel_queues[key]
         mechanism = _mechanism(
             o, prefetch_depth=min(1, self.device.prefetch_depth), barrier=True,
             overlap=arm in self.device.waits_ns, wait_ns=self.device.waits_ns.get(arm, 0),
         )  # fmt: skip
-        queue = _kernels_queue(costs, lanes, self.device.workers)
         stops = tuple(int(ends[stop - 1]) for stop in item_stop)
         return _level_queue(queue, mechanism, calls, stops, costs)
 
@@ -171,9 +201,18 @@ class LevelQueues:
             self._best[key] = min(map(ns, self.measured))[1]
         return self._best[key]
 
-    def _kernels(self, call: Call, arm: str) -> list[tuple[Call, Configuration]]:
-        configuration = self.kernel_configuration(call, arm)
-        return [(step, configuration) for step in call_steps(call, self.batch, configuration)]
+    def _kernels(self, sequence: tuple[Call, ...], arm: str) -> list[list[tuple[Call, Configuration]]]:
+        """For each call the kernels that it is run by."""
+        known: dict[tuple[int, int], tuple[Configuration, tuple[Operator, ...]]] = {}
+        found = []
+        for call in sequence:
+            key = (id(call.operator), call.position)
+            if key not in known:
+                configuration = self.kernel_configuration(call, arm)
+                known[key] = configuration, steps(call.operator, self.batch, configuration)
+            configuration, operators = known[key]
+            found.append([(Call(operator, call.index), configuration) for operator in operators])
+        return found
 
     def _slowest_lanes_ns(self, call: Call, configuration: Configuration, each_ns: int = 0) -> list[int]:
         """For each kernel of a call its slowest lane of tiles, ``each_ns`` beside each tile."""
@@ -200,6 +239,7 @@ class LevelQueues:
         return self.table.whole(call.operator, self.batch, call.position, arm)
 
 
+@lru_cache(4096)
 def _lanes(tiles: int, configuration: Configuration) -> npt.NDArray[np.uint32]:
     return np.arange(tiles, dtype=np.uint32) % np.uint32(configuration.workers)
 

@@ -8,8 +8,11 @@ depth that the regions from one start have. And where launches overlap, a kernel
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +24,14 @@ from workbench.cost.resources import bodies, prefetch_depth, union
 from workbench.errors import CompositionError
 from workbench.hardware import Device, Overheads
 from workbench.predict.handover import Passage, Target, Text
-from workbench.predict.queues import LevelQueue, LevelQueues, executions
+from workbench.predict.queues import LevelQueues, executions
 from workbench.program import Item, Loop, Program, items
-from workbench.simulate import Exit, Exits, chain_ns, exits, follow_ns, prefix_makespans
+from workbench.simulate import Exit, Exits, ItemRegions, chain_ns, follow_ns, item_regions, makespan
 
 Costs = npt.NDArray[np.int64]
 ILLEGAL_NS = 1 << 60  # the cost of a region that cannot run
+MOST_KEPT = 2_000  # results that are kept for a table, by content
+Kept = TypeVar("Kept")
 
 
 def treatment_of(region: Region) -> str:
@@ -49,8 +54,11 @@ class Regions(LevelQueues):
         super().__init__(program, device, table, batch, configurations, arms)
         self.text = Text(self.levels, self.relevant)
         self._costs: dict[tuple[int, str], Costs] = {}
-        self._exits: dict[tuple[int, tuple[int, ...], str, int], Exits] = {}
-        self._one_exit: dict[tuple[int, int, int, str, tuple[int, ...]], Exit | None] = {}
+        self._all_depths: dict[tuple[int, Configuration], list[list[int | None]]] = {}
+        self._exits: dict[tuple[int, int, int, str, tuple[int, ...]], Exit | None] = {}
+        self._contents: dict[tuple[int, tuple[int, ...]], tuple[Hashable, ...]] = {}
+        self._alone: dict[Region, int] = {}
+        self._ends: dict[tuple[int, str, str, int], Costs] = {}
         self._handovers: dict[tuple[int, str, str], Costs] = {}
         self._chains: dict[tuple[int, tuple[int, ...], str], tuple[Costs, Costs]] = {}
 
@@ -58,26 +66,26 @@ class Regions(LevelQueues):
 
     def depth_of(self, depth: int, start: int, stop: int, configuration: Configuration) -> int | None:
         """How many tiles' weights a megakernel of these items holds; None where it cannot run on the device."""
-        if self.device.limits is None:
-            return self.device.prefetch_depth
-        kinds = self._kinds(depth, start, stop, configuration)
-        return prefetch_depth(kinds, self.device.limits, self.device.prefetch_depth)
+        return self._depths(depth, start, configuration)[stop - start - 1]
 
     def _kinds(self, depth: int, start: int, stop: int, configuration: Configuration) -> frozenset[str]:
         chosen = self.levels[depth].items[start:stop]
         return bodies((op for item in chosen for op in operators_in(item)), self.batch, configuration)
 
     def _depths(self, depth: int, start: int, configuration: Configuration) -> list[int | None]:
-        """``depth_of`` for every stop beyond ``start``."""
-        limits, most = self.device.limits, self.device.prefetch_depth
-        if limits is None:
-            return [most] * (len(self.levels[depth].items) - start)
-        kinds: frozenset[str] = frozenset()
-        found: list[int | None] = []
-        for stop in range(start + 1, len(self.levels[depth].items) + 1):
-            kinds |= self._kinds(depth, stop - 1, stop, configuration)
-            found.append(prefetch_depth(kinds, limits, most))
-        return found
+        """``depth_of`` for every stop beyond ``start``; it never rises with the stop."""
+        key = (depth, configuration)
+        if key not in self._all_depths:
+            count = len(self.levels[depth].items)
+            each = [self._kinds(depth, item, item + 1, configuration) for item in range(count)]
+            unions = [accumulate(each[i:], frozenset.union) for i in range(count)]
+            self._all_depths[key] = [[self._depth(kinds) for kinds in union] for union in unions]
+        return self._all_depths[key][start]
+
+    def _depth(self, kinds: frozenset[str]) -> int | None:
+        if self.device.limits is None:
+            return self.device.prefetch_depth
+        return prefetch_depth(kinds, self.device.limits, self.device.prefetch_depth)
 
     def can_run(self, depth: int, treatment: str) -> npt.NDArray[np.bool_]:
         """(items, items + 1): whether the region of items [i, j) fits the device; false where j <= i."""
@@ -123,37 +131,42 @@ class Regions(LevelQueues):
             count = len(self.levels[depth].items)
             total = np.zeros((count, count + 1), np.int64)
             for index, times in executions(self.levels[depth]):
-                one = self._level_costs(depth, index, treatment)
-                total = np.minimum(total + np.where(one >= ILLEGAL_NS, ILLEGAL_NS, times * one), ILLEGAL_NS)
+                ns = self._level_regions(depth, index, treatment).ns
+                total = np.minimum(total + np.where(ns < 0, ILLEGAL_NS, times * ns), ILLEGAL_NS)
             total[np.tri(count, count + 1, dtype=np.bool_)] = -1
             self._costs[key] = total
         return self._costs[key]
 
-    def _level_costs(self, depth: int, index: Mapping[str, int], treatment: str) -> Costs:
-        key = (*self._content(depth, index), treatment, self._overheads_of(treatment), self.device.limits)
-        kept = self.table.region_costs
-        if key not in kept:
-            kept[key] = self._passes(depth, self.level_queue(depth, index, treatment), treatment)
-        return kept[key]
+    def _level_regions(self, depth: int, index: Mapping[str, int], treatment: str) -> ItemRegions:
+        """Every region of a level at one loop index; with how it ends, if that matters to some arm."""
+        content = (*self._content_key(depth, index, treatment), bool(self.overlapping))
+        return self._kept(content, partial(self._simulated, depth, index, treatment))
 
-    def _passes(self, depth: int, priced: LevelQueue, treatment: str) -> Costs:
-        count = len(self.levels[depth].items)
-        found = np.full((count, count + 1), -1, np.int64)
-        for start in range(count):
-            depths: list[int | None] = [priced.mechanism.prefetch_depth] * (count - start)
-            if treatment[:1].isdigit():
-                depths = self._depths(depth, start, Configuration.parse(treatment))
-            first, _ = priced.ops(start, start + 1)
-            for held in dict.fromkeys(depths):
-                mine = [start + 1 + i for i, other in enumerate(depths) if other == held]
-                if held is None:
-                    found[start, mine] = ILLEGAL_NS
-                    continue
-                mechanism = replace(priced.mechanism, prefetch_depth=held)
-                last = priced.item_stop[mine[-1] - 1]
-                prefixes = prefix_makespans(priced.queue, mechanism, first, last)
-                found[start, mine] = prefixes[[priced.item_stop[stop - 1] - first - 1 for stop in mine]]
-        return found
+    def _simulated(self, depth: int, index: Mapping[str, int], treatment: str) -> ItemRegions:
+        priced, depths = self.level_queue(depth, index, treatment), None
+        if treatment[:1].isdigit():
+            configuration, count = Configuration.parse(treatment), len(self.levels[depth].items)
+            depths = np.full((count, count + 1), -1, np.int64)
+            for start in range(count):
+                held = self._depths(depth, start, configuration)
+                depths[start, start + 1 :] = [-1 if pages is None else pages for pages in held]
+        exits = bool(self.overlapping) and treatment not in self.device.whole_arms
+        return item_regions(priced.queue, priced.mechanism, priced.item_stop, depths, exits=exits)
+
+    def _kept(self, content: tuple[Hashable, ...], make: Callable[[], Kept]) -> Kept:
+        """What the table's prices come to, by content; made once."""
+        kept = self.table.region_costs
+        if content not in kept:
+            if len(kept) > MOST_KEPT:
+                kept.clear()
+            kept[content] = make()
+        return cast(Kept, kept[content])
+
+    def _content_key(self, depth: int, index: Mapping[str, int], treatment: str) -> tuple[Hashable, ...]:
+        shown = (depth, self.index_key(depth, index))
+        if shown not in self._contents:
+            self._contents[shown] = self._content(depth, index)
+        return self._contents[shown], treatment, self._overheads_of(treatment), self.device.limits
 
     def _content(self, depth: int, index: Mapping[str, int]) -> tuple[Hashable, ...]:
         """All of a level that its costs depend on; a benchmark table knows operators by name, a roofline by shape."""
@@ -183,9 +196,22 @@ class Regions(LevelQueues):
         return o, self.device.prefetch_depth, wait_ns, self.measured, self.device.workers
 
     def region_ns(self, region: Region) -> int:
-        """Time of one region over all its launches, without its causes; read off ``interval_costs``."""
+        """Time of one region over all its launches, without its causes; from ``interval_costs`` if they are known."""
         depth, start = self.place[region.items[0]]
-        return int(self.interval_costs(depth, treatment_of(region))[start, start + len(region.items)])
+        treatment, stop = treatment_of(region), start + len(region.items)
+        if (depth, treatment) in self._costs:
+            return int(self._costs[depth, treatment][start, stop])
+        if region not in self._alone:
+            held = None if region.configuration is None else self.depth_of(depth, start, stop, region.configuration)
+            if region.configuration is not None and held is None:
+                return ILLEGAL_NS
+            total = 0
+            for index, times in executions(self.levels[depth]):
+                priced = self.level_queue(depth, index, treatment)
+                mechanism = priced.mechanism if held is None else replace(priced.mechanism, prefetch_depth=held)
+                total += times * makespan(priced.queue, mechanism, *priced.ops(start, stop))
+            self._alone[region] = total
+        return self._alone[region]
 
     def overheads(self, region: Region) -> Overheads:
         """Overheads of the way that a region is run."""
@@ -200,38 +226,13 @@ class Regions(LevelQueues):
         """Arms whose launches overlap what is before them."""
         return tuple(arm for arm in self.arms if arm in self.device.waits_ns)
 
-    def exits(self, depth: int, start: int, treatment: str, index: Mapping[str, int]) -> Exits | None:
-        """How launches of the items [start, stop) end, for every stop; None where nothing can overlap them."""
-        if treatment in self.device.whole_arms:
-            return None
-        conventional = not treatment[:1].isdigit()
-        key = (depth, self.index_key(depth, index), treatment, 0 if conventional else start)
-        if key not in self._exits:
-            priced = self.level_queue(depth, index, treatment)
-            if conventional:  # each kernel by itself: which regions it ends does not matter
-                self._exits[key] = exits(priced.queue, priced.mechanism, 0, priced.item_stop)
-            else:
-                self._exits[key] = self._megakernel_exits(depth, start, priced, Configuration.parse(treatment))
-        found = self._exits[key]
-        return found.since(start) if conventional else found
-
-    def _megakernel_exits(self, depth: int, start: int, priced: LevelQueue, configuration: Configuration) -> Exits:
-        depths, (first, _) = self._depths(depth, start, configuration), priced.ops(start, start + 1)
-        parts: dict[int, Exits] = {}
-        for held in dict.fromkeys(depths):
-            mine = [i for i, other in enumerate(depths) if other == held]
-            mechanism = replace(priced.mechanism, prefetch_depth=held or 0)
-            stops = [priced.item_stop[start + i] for i in mine]
-            parts[mine[0]] = exits(priced.queue, mechanism, first, stops)  # depths only fall, so each is a run
-        return Exits.joined([parts[at] for at in sorted(parts)])
-
     def exit(self, depth: int, start: int, stop: int, treatment: str, index: Mapping[str, int]) -> Exit | None:
-        """How a launch of the items [start, stop) ends, the same object each time; None where nothing can overlap it."""
+        """How a launch of the items [start, stop) ends, one object each time; None where nothing can overlap it."""
         key = (depth, start, stop, treatment, self.index_key(depth, index))
-        if key not in self._one_exit:
-            found = self.exits(depth, start, treatment, index)
-            self._one_exit[key] = None if found is None else found[stop - start - 1]
-        return self._one_exit[key]
+        if key not in self._exits:
+            whole = treatment in self.device.whole_arms
+            self._exits[key] = None if whole else self._level_regions(depth, index, treatment).exit(start, stop)
+        return self._exits[key]
 
     def saved_ns(self, before: Exits, targets: Sequence[Target], arm: str) -> Costs:
         """For each of some exits, how much later its target would end, were it not launched within it, ns.
@@ -254,26 +255,35 @@ class Regions(LevelQueues):
         key = (depth, treatment, arm)
         if key not in self._handovers:
             count = len(self.levels[depth].items)
-            found = np.zeros((count, count + 1), np.int64)
-            for index, times in executions(self.levels[depth]):
-                for start in range(count - 1):
-                    before = self.exits(depth, start, treatment, index)
-                    if before is not None:
-                        targets = [Target(depth, stop, index) for stop in range(start + 1, count)]
-                        found[start, start + 1 : count] += times * self.saved_ns(
-                            before.first(len(targets)), targets, arm
-                        )
-            self._handovers[key] = found
+            total = np.zeros((count, count + 1), np.int64)
+            if treatment not in self.device.whole_arms:
+                for index, times in executions(self.levels[depth]):
+                    content = (*self._content_key(depth, index, treatment), self._overheads_of(arm))
+                    total += times * self._kept(content, partial(self._handed_over, depth, index, treatment, arm))
+            self._handovers[key] = total
         return self._handovers[key]
+
+    def _handed_over(self, depth: int, index: Mapping[str, int], treatment: str, arm: str) -> Costs:
+        count = len(self.levels[depth].items)
+        found = np.zeros((count, count + 1), np.int64)
+        starts, stops = np.triu_indices(count, 1)  # every start before a later item
+        if len(starts):
+            before = self._level_regions(depth, index, treatment).exits(starts, stops)
+            targets = [Target(depth, stop, index) for stop in stops.tolist()]
+            found[starts, stops] = self.saved_ns(before, targets, arm)
+        return found
 
     def handovers_at_end(self, depth: int, treatment: str, arm: str, passages: tuple[Passage, ...]) -> Costs:
         """(items,): what the overlapping ``arm`` saves after the items from i to the level's end, over ``passages``."""
+        key = (depth, treatment, arm, id(passages))
+        if key in self._ends:
+            return self._ends[key]
         count = len(self.levels[depth].items)
         found = np.zeros(count, np.int64)
-        for passage in self.text.grouped(depth, passages):
-            ends = [self.exits(depth, start, treatment, passage.source) for start in range(count)]
-            last = [end.last() for end in ends if end is not None]
-            if last:
-                saved = self.saved_ns(Exits.joined(last), [passage.target] * count, arm)
-                found += passage.times * saved
+        if treatment not in self.device.whole_arms:
+            starts = np.arange(count)
+            for passage in self.text.grouped(depth, passages):
+                before = self._level_regions(depth, passage.source, treatment).exits(starts, np.full(count, count))
+                found += passage.times * self.saved_ns(before, [passage.target] * count, arm)
+        self._ends[key] = found
         return found

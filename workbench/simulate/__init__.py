@@ -4,6 +4,7 @@
                           ├► dynamic   a tile goes to the lane that frees first │   │     to the makespan exactly
                           └► shared    loads in bytes share one bandwidth      ─┘   └───► timeline  a table of spans; a
                                                                                           Chrome / Perfetto trace
+                            items      every region of a level at once, for a search
 
 `engine.Mechanism` defines a pass, once; `simulate_dynamic` and `SharedBandwidth` define how the other two differ. All
 compiled loops are in `kernels` (numba; imported at the first run, so importing this package is cheap). `reference` is
@@ -11,11 +12,18 @@ the first definition again as a slow event-driven program; those of the others a
 worker: an SM of a GPU, a pinned thread on a CPU. All times are whole nanoseconds from the region's start.
 """
 
-from workbench.simulate.critical_path import CAUSES, Segment, causes, critical_segments, critical_tiles
+from workbench.simulate.critical_path import (
+    CAUSES,
+    Path,
+    Segment,
+    causes,
+    critical_segments,
+    critical_tiles,
+    path_of,
+)
 from workbench.simulate.dynamic import simulate_dynamic
 from workbench.simulate.engine import (
     Exit,
-    Exits,
     Mechanism,
     Run,
     all_makespans,
@@ -24,7 +32,7 @@ from workbench.simulate.engine import (
     prefix_makespans,
     simulate,
 )
-from workbench.simulate.overlap import exits, follow_ns
+from workbench.simulate.items import Exits, ItemRegions, follow_ns, item_regions
 from workbench.simulate.shared import (
     SharedBandwidth,
     SharingDifference,
@@ -41,7 +49,9 @@ __all__ = [
     "SPAN_COLUMNS",
     "Exit",
     "Exits",
+    "ItemRegions",
     "Mechanism",
+    "Path",
     "Run",
     "Segment",
     "SharedBandwidth",
@@ -55,10 +65,11 @@ __all__ = [
     "chrome_trace",
     "critical_segments",
     "critical_tiles",
-    "exits",
     "fair_share_queue",
     "follow_ns",
+    "item_regions",
     "makespan",
+    "path_of",
     "prefix_makespans",
     "sharing_difference",
     "simulate",

@@ -8,7 +8,6 @@ own queue before an event; the loader before a page; the smaller tile id. Interv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from workbench.simulate.engine import Run
 
 CAUSES = ("launch", "ramp", "dispatch", "weights", "activations", "compute", "event_wait", "tail", "drain")
+TAIL = CAUSES.index("tail")
 
 
 class Segment(NamedTuple):
@@ -27,6 +27,24 @@ class Segment(NamedTuple):
     tile: int | None  # id in the queue; None for launch, ramp and drain, which are the region's
     begin_ns: int
     end_ns: int
+
+
+class Path(NamedTuple):
+    """The critical path in order of time, as arrays: `Segment` by `Segment`, none empty.
+
+    ``cause`` indexes CAUSES; ``tile`` is -1 where a segment has none.
+    """
+
+    cause: NDArray[np.int64]
+    tile: NDArray[np.int64]
+    begin_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+
+    @property
+    def length_ns(self) -> NDArray[np.int64]:
+        """How long each segment is."""
+        lengths: NDArray[np.int64] = self.end_ns - self.begin_ns
+        return lengths
 
 
 def causes(run: Run) -> dict[str, int]:
@@ -47,40 +65,68 @@ def causes(run: Run) -> dict[str, int]:
         the time from the gap's end + ceil(mean w) to the gap's end + max w, whatever the slowest lane does then. Lanes
         without a tile do not count: a small operator is not all tail.
     """
-    total = dict.fromkeys(CAUSES, 0)
-    for segment in critical_segments(run):
-        total[segment.cause] += segment.end_ns - segment.begin_ns
-    return total
+    path = path_of(run)
+    total = np.zeros(len(CAUSES), np.int64)
+    np.add.at(total, path.cause, path.length_ns)
+    return dict(zip(CAUSES, total.tolist(), strict=True))
 
 
 def critical_tiles(run: Run) -> list[int]:
     """Ids of the tiles on the critical path, first to last, each once."""
-    tiles = [segment.tile for segment in _walk_back(run) if segment.tile is not None]
-    return [tile for tile, _ in groupby(reversed(tiles))]
+    tiles = path_of(run).tile
+    return [tile for tile, _ in groupby(tiles[tiles >= 0].tolist())]
 
 
 def critical_segments(run: Run) -> list[Segment]:
     """The critical path in order of time; the segments cover [0, makespan) without gap or overlap, none is empty."""
-    tail_ns = _tail_starts(run) if run.mechanism.barrier else None
-    segments: list[Segment] = []
-    for segment in _walk_back(run):
-        cause, tile, begin, end = segment
-        if run.mechanism.overlap and tile is not None:
-            top = int(run.tops_ns[tile - run.first_tile])
-            begin, end = max(begin, top), max(end, top)
-            segment = Segment(cause, tile, begin, end)
-        if tail_ns is not None and tile is not None:
-            cut = min(max(begin, int(tail_ns[tile - run.first_tile])), end)
-            segments += [Segment("tail", tile, cut, end), Segment(cause, tile, begin, cut)]
-        else:
-            segments.append(segment)
-    return [segment for segment in reversed(segments) if segment.begin_ns < segment.end_ns]
+    columns = (column.tolist() for column in path_of(run))
+    return [
+        Segment(CAUSES[cause], None if tile < 0 else tile, begin, end)
+        for cause, tile, begin, end in zip(*columns, strict=True)
+    ]
+
+
+def path_of(run: Run) -> Path:
+    """The critical path of a run."""
+    cause, tile, begin, end = _walk(run)[:, ::-1]
+    if run.mechanism.overlap or run.mechanism.barrier:
+        at = np.maximum(tile - run.first_tile, 0)
+        if run.mechanism.overlap and len(run.end_ns):
+            top = np.where(tile < 0, begin, run.tops_ns[at])
+            begin, end = np.maximum(begin, top), np.maximum(end, top)
+        if run.mechanism.barrier and len(run.end_ns):
+            cut = np.where(tile < 0, end, np.clip(_tail_starts(run)[at], begin, end))
+            cause, tile = np.repeat(cause, 2), np.repeat(tile, 2)
+            cause[1::2] = TAIL
+            begin, end = np.stack([begin, cut], 1).ravel(), np.stack([cut, end], 1).ravel()
+    some = begin < end
+    return Path(cause[some], tile[some], begin[some], end[some])
+
+
+def _walk(run: Run) -> NDArray[np.int64]:
+    """(4, segments): cause, tile, begin and end from the drain back to the launch, the tail not taken out."""
+    from workbench.simulate import kernels
+
+    queue, m = run.queue, run.mechanism
+    previous, fired_by = _links(run)
+    nothing = np.zeros(0, np.int64)
+    costs = kernels.Costs(
+        m.launch_ns, m.gap_ns, m.dispatch_ns, m.event_ns, m.signal_ns, m.drain_ns,
+        np.uint64(min(m.prefetch_depth, len(queue.lane))), bool(m.barrier),
+    )  # fmt: skip
+    times = kernels.Times(
+        run.begin_ns, run.load_start_ns, run.load_end_ns, run.compute_start_ns, run.end_ns, run.input_end_ns,
+        run.tops_ns if m.overlap else nothing, np.asarray(run.given_ns) if m.overlap else nothing,
+    )  # fmt: skip
+    found = kernels.critical_path(
+        queue._kernel_tiles, costs, times, queue.op, run.first_tile, run.makespan_ns, previous, fired_by,
+        run.dynamic_lane is not None, bool(m.overlap),
+    )  # fmt: skip
+    return found
 
 
 def _tail_starts(run: Run) -> NDArray[np.int64]:
     """When the mean lane of each tile's operator is done, by tile; see `causes`."""
-    if not len(run.end_ns):
-        return run.end_ns
     op, m = run.queue.op[run.tiles], run.mechanism
     first = np.flatnonzero(np.diff(op.astype(np.int64), prepend=-1))  # first tile of each operator that has any
     done = run.end_ns + m.signal_ns
@@ -112,123 +158,3 @@ def _links(run: Run) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         previous = np.full(len(lane), -1, np.int64)
         previous[order[1:][same]] = order[:-1][same]
     return previous, fired_by
-
-
-def _walk_back(run: Run) -> Iterator[Segment]:
-    """Segments from the drain back to the launch, before the tail is taken out; some are empty.
-
-    A step goes from a moment of tile t (numbered within the run) to the moment that set it. "floor" is the moment from
-    which t's lane could work at all: the end of the launch or, with `barrier`, of t's operator's gap.
-    """
-    m, id0, signal_ns = run.mechanism, run.first_tile, run.mechanism.signal_ns
-    top = run.makespan_ns - m.drain_ns
-    yield Segment("drain", None, top, run.makespan_ns)
-    if len(run.end_ns):
-        steps = _Steps(run)
-        at, t, moment = "done", int(run.end_ns.argmax()), top  # moment: when t's lane could go on, with overlap
-        while at != "launch":
-            begin, start, end = int(run.begin_ns[t]), int(run.compute_start_ns[t]), int(run.end_ns[t])
-            if at == "done":
-                yield Segment("event_wait", id0 + t, end, end + signal_ns)
-                at = "end"
-            elif at == "end":
-                yield Segment("compute", id0 + t, start, end)
-                at = "loaded"
-                if steps.input_end_ns[t] == start:
-                    given = steps.given_ns(t)
-                    yield Segment("activations", id0 + t, max(begin, given), start)
-                    at, moment = ("floor", given) if given > begin else ("begin", begin)
-            elif at == "loaded":
-                moment = int(run.load_start_ns[t])
-                yield Segment("weights", id0 + t, moment, int(run.load_end_ns[t]))
-                at, t = steps.before_load(t)
-            elif at == "begin":
-                cause, at, by = steps.before_begin(t)
-                moment = begin - m.dispatch_ns
-                yield Segment(cause, id0 + t, begin - (m.event_ns if cause == "event_wait" else m.dispatch_ns), begin)
-                t = by
-            elif at == "given":  # to a lane, by dynamic queues
-                at, by, wait_ns = steps.before_given(t)
-                yield Segment("event_wait", id0 + t, begin - m.dispatch_ns - wait_ns, begin - m.dispatch_ns)
-                t = by
-            else:  # floor
-                top = int(run.tops_ns[t]) if m.overlap else 0
-                at, t, floor = steps.before_floor(t)
-                if m.overlap:
-                    yield Segment("ramp", None, top, max(top, moment))
-                elif m.barrier:
-                    yield Segment("ramp", None, floor - m.gap_ns, floor)
-    yield Segment("launch", None, 0, m.launch_ns)
-
-
-class _Steps:
-    """Which moment of which tile set a given one; tiles are numbered within the run, times are its own."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.m = run, run.mechanism
-        self.previous, self.fired_by = _links(run)
-        self.input_end_ns, self.op = run.input_end_ns, run.queue.op[run.tiles]
-        self.dynamic = run.dynamic_lane is not None
-
-    def given_ns(self, t: int) -> int:
-        """When t's operator saw that all before it had ended, with overlap."""
-        given = self.run.given_ns
-        return given if isinstance(given, int) else int(given[t])
-
-    def _before_on_lane(self, t: int, back: int) -> int:
-        """The tile `back` places before on the same lane, -1 if none or if a barrier lies between."""
-        at = t
-        for _ in range(back):
-            at = int(self.previous[at])
-            if at < 0 or (self.m.barrier and self.op[at] != self.op[t]):
-                return -1
-        return at
-
-    def before_load(self, t: int) -> tuple[str, int]:
-        if self.m.prefetch_depth == 0:
-            return "begin", t
-        if self.dynamic:
-            return "given", t
-        start = self.run.load_start_ns[t]
-        before = self._before_on_lane(t, 1)
-        if before >= 0 and self.run.load_end_ns[before] == start:
-            return "loaded", before
-        page = self._before_on_lane(t, self.m.prefetch_depth)
-        return ("end", page) if page >= 0 and self.run.end_ns[page] == start else ("floor", t)
-
-    def before_begin(self, t: int) -> tuple[str, str, int]:
-        """The cause of the wait that ended when t began, then what it waited for."""
-        if self.dynamic:
-            return "dispatch", "given", t
-        m, before = self.m, self._before_on_lane(t, 1)
-        free = self.run.end_ns[before] + m.signal_ns if before >= 0 else m.launch_ns
-        begin = self.run.begin_ns[t]
-        if m.barrier or free + m.dispatch_ns == begin:
-            return ("dispatch", "done", before) if before >= 0 else ("dispatch", "floor", t)
-        return "event_wait", "done", self._seen_at(t, int(begin))
-
-    def before_given(self, t: int) -> tuple[str, int, int]:
-        """What t's being given to its lane waited for, and how long the event took if it was one."""
-        m, before = self.m, self._before_on_lane(t, 1)
-        given = int(self.run.begin_ns[t]) - m.dispatch_ns
-        if before >= 0 and self.run.end_ns[before] + m.signal_ns == given:
-            return "done", before, 0
-        if before < 0 and (m.barrier or given == m.launch_ns):
-            return "floor", t, 0
-        return "done", self._seen_at(t, given), m.event_ns
-
-    def _seen_at(self, t: int, ns: int) -> int:
-        """The tile that fired an event which t saw at `ns`; of several the one with the smallest id."""
-        queue, id_ = self.run.queue, self.run.first_tile + t
-        by = self.fired_by[queue.wait_event[queue.wait_ptr[id_] : queue.wait_ptr[id_ + 1]]]
-        by = by[by >= 0]  # the others were fired before the region
-        return int(by[self.run.end_ns[by] + self.m.signal_ns + self.m.event_ns == ns].min())
-
-    def before_floor(self, t: int) -> tuple[str, int, int]:
-        """("done", the slowest tile of the operator before) or ("launch", t), and when the floor of t was."""
-        first = int(np.searchsorted(self.op, self.op[t])) if self.m.barrier else 0
-        if first == 0:
-            return "launch", t, self.m.launch_ns + (self.m.gap_ns if self.m.barrier else 0)
-        start = int(np.searchsorted(self.op, self.op[first - 1]))
-        slowest = start + int(self.run.end_ns[start:first].argmax())
-        return "done", slowest, int(self.run.end_ns[slowest]) + self.m.signal_ns + self.m.gap_ns

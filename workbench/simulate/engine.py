@@ -6,7 +6,6 @@ events. The engines of `dynamic` and `shared` take the same queue and mechanism,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -87,37 +86,6 @@ class Exit:
 
     started_ns: int
     free_ns: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Exits:
-    """How several launches end: ``started_ns`` (n,) and ``free_ns`` (n, lanes), each as in `Exit`."""
-
-    started_ns: NDArray[np.int64]
-    free_ns: NDArray[np.int64]
-
-    def __getitem__(self, i: int) -> Exit:
-        return Exit(int(self.started_ns[i]), self.free_ns[i])
-
-    def __len__(self) -> int:
-        return len(self.started_ns)
-
-    def first(self, number: int) -> Exits:
-        """The first ones."""
-        return Exits(self.started_ns[:number], self.free_ns[:number])
-
-    def since(self, i: int) -> Exits:
-        """All but the first ``i``."""
-        return Exits(self.started_ns[i:], self.free_ns[i:])
-
-    def last(self) -> Exits:
-        """The last one."""
-        return self.since(len(self) - 1)
-
-    @staticmethod
-    def joined(parts: Sequence[Exits]) -> Exits:
-        """One after another."""
-        return Exits(np.concatenate([p.started_ns for p in parts]), np.concatenate([p.free_ns for p in parts]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,13 +265,16 @@ def _prices(queue: TileQueue, mechanism: Mechanism, start_op: int, stop_op: int)
 
 
 def chain_ns(queue: TileQueue, mechanism: Mechanism) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """With overlap, (ops,) ns of each operator as a region's first, and from its predecessor's end to its own."""
+    """With barrier, (ops,) ns of each operator as a region's first, and of it after the operator before it.
+
+    Both with its gap, or with overlap what is left of it; without overlap they are the same.
+    """
     from workbench.simulate import kernels
 
     tiles, costs = region_inputs(queue, mechanism, 0, queue.ops)
     first_ns, follow_ns = np.empty(queue.ops, np.int64), np.empty(queue.ops, np.int64)
     kernels.overlap_chain(tiles, costs, mechanism.wait_ns, queue.lanes, queue.ops, first_ns, follow_ns)
-    return first_ns, follow_ns
+    return first_ns, (follow_ns if mechanism.overlap else first_ns)
 
 
 def _chained(

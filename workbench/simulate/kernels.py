@@ -230,6 +230,154 @@ def links(
     return previous, fired_by
 
 
+# ---- the critical path ----
+
+
+class Times(NamedTuple):
+    """Of a run's tiles, numbered from 0: what `critical_path` follows. The last two are empty without overlap."""
+
+    begin_ns: NDArray[np.int64]
+    load_start_ns: NDArray[np.int64]
+    load_end_ns: NDArray[np.int64]
+    compute_start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    input_end_ns: NDArray[np.int64]
+    tops_ns: NDArray[np.int64]
+    given_ns: NDArray[np.int64]
+
+
+_LAUNCH, _RAMP, _DISPATCH, _WEIGHTS, _ACTIVATIONS, _COMPUTE, _EVENT_WAIT, _, _DRAIN = range(9)  # as CAUSES
+_AT_DONE, _AT_END, _AT_LOADED, _AT_BEGIN, _AT_GIVEN, _AT_FLOOR, _AT_LAUNCH = range(7)  # moments of a tile
+
+
+@_jit
+def _segment(out: NDArray[np.int64], n: int, cause: int, tile: int, begin_ns: int, end_ns: int) -> int:
+    out[0, n], out[1, n], out[2, n], out[3, n] = cause, tile, begin_ns, end_ns
+    return n + 1
+
+
+@_jit
+def _before_on_lane(op: NDArray[np.uint32], id0: int, previous: NDArray[np.int64], t: int, back: int, own: bool) -> int:
+    """The tile `back` places before on the same lane, -1 if there is none; if `own`, of its own operator."""
+    at = t
+    for _ in range(back):
+        at = previous[at]
+        if at < 0 or (own and op[id0 + at] != op[id0 + t]):
+            return -1
+    return at
+
+
+@_jit
+def _seen_at(tiles: Tiles, costs: Costs, times: Times, id0: int, fired_by: NDArray[np.int64], t: int, ns: int) -> int:
+    """The tile that fired an event which t saw at `ns`; of several the one with the smallest id."""
+    found = -1
+    for k in range(np.uint64(tiles.wait_ptr[id0 + t]), np.uint64(tiles.wait_ptr[id0 + t + 1])):
+        by = fired_by[tiles.wait_event[k]]
+        if by >= 0 and times.end_ns[by] + costs.signal_ns + costs.event_ns == ns and (found < 0 or by < found):
+            found = by
+    return found
+
+
+@_jit
+def _slowest_before(op: NDArray[np.uint32], times: Times, id0: int, t: int) -> int:
+    """The tile that ended last of the operator before t's, the first of equals; -1 if t's is the first."""
+    first = t
+    while first > 0 and op[id0 + first - 1] == op[id0 + t]:
+        first -= 1
+    if first == 0:
+        return -1
+    slowest = first - 1
+    at = first - 1
+    while at >= 0 and op[id0 + at] == op[id0 + first - 1]:
+        if times.end_ns[at] >= times.end_ns[slowest]:
+            slowest = at
+        at -= 1
+    return slowest
+
+
+@_jit
+def critical_path(
+    tiles: Tiles, costs: Costs, times: Times, op: NDArray[np.uint32], id0: int, makespan_ns: int,
+    previous: NDArray[np.int64], fired_by: NDArray[np.int64], dynamic: bool, overlap: bool,
+) -> NDArray[np.int64]:  # fmt: skip
+    """(4, segments): cause, tile id (-1: none), begin and end, from the drain back to the launch; some are empty.
+
+    A step goes from a moment of tile t (numbered within the run) to the moment that set it. The floor is the moment
+    from which t's lane could work at all: the end of the launch or, with `barrier`, of t's operator's gap.
+    """
+    out, n = np.empty((4, 1024), np.int64), 0
+    top = makespan_ns - costs.drain_ns
+    n = _segment(out, n, _DRAIN, -1, top, makespan_ns)
+    if len(times.end_ns) > 0:
+        at, t, moment = _AT_DONE, int(times.end_ns.argmax()), top
+        while at != _AT_LAUNCH:
+            if n + 2 > out.shape[1]:
+                more = np.empty((4, 2 * out.shape[1]), np.int64)
+                more[:, :n] = out[:, :n]
+                out = more
+            begin, start, end = times.begin_ns[t], times.compute_start_ns[t], times.end_ns[t]
+            before = _before_on_lane(op, id0, previous, t, 1, costs.barrier)
+            if at == _AT_DONE:
+                n = _segment(out, n, _EVENT_WAIT, id0 + t, end, end + costs.signal_ns)
+                at = _AT_END
+            elif at == _AT_END:
+                n = _segment(out, n, _COMPUTE, id0 + t, start, end)
+                at = _AT_LOADED
+                if times.input_end_ns[t] == start:
+                    given = times.given_ns[t] if overlap else begin
+                    n = _segment(out, n, _ACTIVATIONS, id0 + t, max(begin, given), start)
+                    at, moment = (_AT_FLOOR, given) if given > begin else (_AT_BEGIN, begin)
+            elif at == _AT_LOADED:
+                moment = times.load_start_ns[t]
+                n = _segment(out, n, _WEIGHTS, id0 + t, moment, times.load_end_ns[t])
+                if costs.depth == 0:
+                    at = _AT_BEGIN
+                elif dynamic:
+                    at = _AT_GIVEN
+                elif before >= 0 and times.load_end_ns[before] == moment:
+                    t = before
+                else:
+                    page = _before_on_lane(op, id0, previous, t, int(costs.depth), costs.barrier)
+                    at = _AT_FLOOR
+                    if page >= 0 and times.end_ns[page] == moment:
+                        at, t = _AT_END, page
+            elif at == _AT_BEGIN:
+                moment = begin - costs.dispatch_ns
+                free = times.end_ns[before] + costs.signal_ns if before >= 0 else costs.launch_ns
+                if dynamic:
+                    n = _segment(out, n, _DISPATCH, id0 + t, moment, begin)
+                    at = _AT_GIVEN
+                elif costs.barrier or free == moment:
+                    n = _segment(out, n, _DISPATCH, id0 + t, moment, begin)
+                    at, t = (_AT_DONE, before) if before >= 0 else (_AT_FLOOR, t)
+                else:
+                    n = _segment(out, n, _EVENT_WAIT, id0 + t, begin - costs.event_ns, begin)
+                    at, t = _AT_DONE, _seen_at(tiles, costs, times, id0, fired_by, t, begin)
+            elif at == _AT_GIVEN:  # to a lane, by dynamic queues
+                given = begin - costs.dispatch_ns
+                if before >= 0 and times.end_ns[before] + costs.signal_ns == given:
+                    at, t = _AT_DONE, before
+                elif before < 0 and (costs.barrier or given == costs.launch_ns):
+                    at = _AT_FLOOR
+                else:
+                    n = _segment(out, n, _EVENT_WAIT, id0 + t, given - costs.event_ns, given)
+                    at, t = _AT_DONE, _seen_at(tiles, costs, times, id0, fired_by, t, given)
+            else:
+                slowest = _slowest_before(op, times, id0, t) if costs.barrier else -1
+                ended = costs.launch_ns if slowest < 0 else times.end_ns[slowest] + costs.signal_ns
+                if overlap:
+                    n = _segment(out, n, _RAMP, -1, ended, max(ended, moment))
+                elif costs.barrier:
+                    n = _segment(out, n, _RAMP, -1, ended, ended + costs.gap_ns)
+                at, t = (_AT_LAUNCH, t) if slowest < 0 else (_AT_DONE, slowest)
+    if n + 1 > out.shape[1]:
+        more = np.empty((4, n + 1), np.int64)
+        more[:, :n] = out[:, :n]
+        out = more
+    n = _segment(out, n, _LAUNCH, -1, 0, costs.launch_ns)
+    return out[:, :n]
+
+
 # ---- overlapping launches ----
 
 
@@ -241,26 +389,49 @@ class Exit(NamedTuple):
 
 
 @_jit
-def price_exits(
-    tiles: Tiles, costs: Costs, lanes: int, events: int, start_op: int, stops: NDArray[np.int64],
-    started_ns: NDArray[np.int64], free_ns: NDArray[np.int64],
+def price_items(
+    tiles: Tiles, costs: Costs, lanes: int, events: int, item_stop: NDArray[np.int64], depths: NDArray[np.int64],
+    keep: bool, out_ns: NDArray[np.int64], started_ns: NDArray[np.int64], free_ns: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """A pass without barrier from `start_op`; entry i of the outputs is how [start_op, stops[i]) ends; stops rise."""
-    clocks = _clocks(lanes, events, costs.depth)
-    top_ns = costs.launch_ns
-    begun = np.full(lanes, costs.launch_ns, np.int64)
-    op = np.uint64(start_op)
-    for i in range(len(stops)):
-        while op < np.uint64(stops[i]):
-            for t in range(tiles.op_ptr[op], tiles.op_ptr[op + _ONE]):
-                times = _place(tiles, costs, clocks, t, costs.launch_ns, True)
-                begun[np.uint64(tiles.lane[t])] = times[0]
-                top_ns = max(top_ns, times[4] + costs.signal_ns)
-            op += _ONE
-        end_ns = top_ns + costs.drain_ns
-        started_ns[i] = begun.max() - end_ns
-        for lane in range(np.uint64(lanes)):
-            free_ns[i, lane] = max(clocks.free_ns[lane], costs.launch_ns) - end_ns
+    """Every region of a queue's items, without barrier: a pass from each start for each of its depths.
+
+    ``depths[i, j]`` is the prefetch depth of the region of items [i, j), never rising with j; below 0 it is left out.
+    ``out_ns[i, j]`` becomes its makespan and, if `keep`, ``started_ns[i, j]`` and ``free_ns[i, j]`` how it ends.
+    """
+    items = np.uint64(len(item_stop))
+    begun = np.empty(lanes, np.int64)
+    for start in range(items):
+        first = np.uint64(item_stop[start - _ONE]) if start > 0 else np.uint64(0)
+        stop = start + _ONE
+        while stop <= items:
+            depth = depths[start, stop]
+            last = stop
+            while last < items and depths[start, last + _ONE] == depth:
+                last += _ONE
+            if depth >= 0:
+                own = Costs(
+                    costs.launch_ns, costs.gap_ns, costs.dispatch_ns, costs.event_ns, costs.signal_ns, costs.drain_ns,
+                    np.uint64(depth), False,
+                )  # fmt: skip
+                clocks = _clocks(lanes, events, own.depth)
+                begun[:] = costs.launch_ns
+                top_ns, op = costs.launch_ns, first
+                for item in range(start, last):
+                    while op < np.uint64(item_stop[item]):
+                        for t in range(tiles.op_ptr[op], tiles.op_ptr[op + _ONE]):
+                            times = _place(tiles, own, clocks, t, costs.launch_ns, True)
+                            begun[np.uint64(tiles.lane[t])] = times[0]
+                            top_ns = max(top_ns, times[4] + costs.signal_ns)
+                        op += _ONE
+                    if item + _ONE >= stop:
+                        end_ns = top_ns + costs.drain_ns
+                        out_ns[start, item + _ONE] = end_ns
+                        if keep:
+                            started_ns[start, item + _ONE] = begun.max() - end_ns
+                            for lane in range(np.uint64(lanes)):
+                                done = max(clocks.free_ns[lane], costs.launch_ns)
+                                free_ns[start, item + _ONE, lane] = done - end_ns
+            stop = last + _ONE
 
 
 @_jit
@@ -298,16 +469,16 @@ def _leave(end_ns: int, begun_ns: int, free_ns: NDArray[np.int64]) -> int:
 
 @_jit
 def leave_each(
-    tiles: Tiles, costs: Costs, lanes: int, start_op: int, stops: NDArray[np.int64],
+    tiles: Tiles, costs: Costs, lanes: int, stops: NDArray[np.int64],
     started_ns: NDArray[np.int64], free_ns: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """How the last operator with tiles of each [start_op, stops[i]) ends by itself; without one it is left."""
+    """How the last operator with tiles before each stop ends by itself; without one it is left."""
     nothing, scratch, out = np.zeros(lanes, np.int64), np.empty(lanes, np.int64), np.empty((5, 0), np.int64)
     for i in range(len(stops)):
         op = np.uint64(stops[i])
-        while op > np.uint64(start_op) and tiles.op_ptr[op - _ONE] == tiles.op_ptr[op]:
+        while op > 0 and tiles.op_ptr[op - _ONE] == tiles.op_ptr[op]:
             op -= _ONE
-        if op > np.uint64(start_op):
+        if op > 0:
             free = free_ns[i]
             end, begun = _run_kernel(tiles, costs, op - _ONE, nothing, 0, free, scratch, out, False, np.uint64(0))
             started_ns[i] = _leave(end + costs.drain_ns, begun, free)
