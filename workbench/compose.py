@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 
 from workbench.errors import CompositionError
@@ -70,17 +71,24 @@ class Configuration:
         >>> Configuration.parse("132x1+c16+i2048+p1")
         Configuration(workers=132, tiles_per_worker=1, columns=16, inner=2048, rows=0, partitions=1)
         """
-        found = _PATTERN.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        if not isinstance(text, str):
             raise _not_a_configuration(text)
-        workers, tiles, shape = found.groups()
-        given = {SHAPES_OF_TILES.get(part[0], ""): int(part[1:]) for part in shape.split("+")[1:]}
-        if "" in given or int(workers) < 1 or int(tiles) < 1:
-            raise _not_a_configuration(text)
-        made = cls(int(workers), int(tiles), **given)
-        if str(made) != text:
-            raise _not_a_configuration(text)
-        return made
+        return _parsed(text)
+
+
+@lru_cache(1024)
+def _parsed(text: str) -> Configuration:
+    found = _PATTERN.fullmatch(text)
+    if found is None:
+        raise _not_a_configuration(text)
+    workers, tiles, shape = found.groups()
+    given = {SHAPES_OF_TILES.get(part[0], ""): int(part[1:]) for part in shape.split("+")[1:]}
+    if "" in given or int(workers) < 1 or int(tiles) < 1:
+        raise _not_a_configuration(text)
+    made = Configuration(int(workers), int(tiles), **given)
+    if str(made) != text:
+        raise _not_a_configuration(text)
+    return made
 
 
 def _not_a_configuration(what: object) -> CompositionError:

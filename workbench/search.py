@@ -357,20 +357,21 @@ def count_compositions(pricer: Pricer) -> int:
         level = pricer.levels[depth]
         runs = {t: pricer.can_run(depth, t) for t in pricer.treatments}
         ways: list[dict[str, int]] = [{"": 1}]
+        totals = [1]
         for stop in range(1, len(level.items) + 1):
             found: dict[str, int] = {}
-            for start in range(stop):
-                for treatment in pricer.treatments:
-                    if runs[treatment][start, stop]:
-                        arm = "" if treatment[:1].isdigit() else treatment
-                        before = sum(n for last, n in ways[start].items() if not arm or last != arm)
-                        found[arm] = found.get(arm, 0) + before
+            for treatment in pricer.treatments:
+                arm = "" if treatment[:1].isdigit() else treatment
+                starts = np.flatnonzero(runs[treatment][:stop, stop]).tolist()
+                before = sum(totals[start] - (ways[start].get(arm, 0) if arm else 0) for start in starts)
+                found[arm] = found.get(arm, 0) + before
             item = level.items[stop - 1]
             if isinstance(item, Loop):
                 inner = ways_of(pricer.text.body[item.name])
-                found[""] = found.get("", 0) + sum(ways[stop - 1].values()) * inner
+                found[""] = found.get("", 0) + totals[stop - 1] * inner
             ways.append(found)
-        return sum(ways[-1].values())
+            totals.append(sum(found.values()))
+        return totals[-1]
 
     return ways_of(0)
 

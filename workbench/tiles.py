@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -73,10 +73,17 @@ class Grid:
     def __len__(self) -> int:
         return (len(self.requests) - 1) * (len(self.rows) - 1) * (len(self.columns) - 1) * (len(self.inner) - 1)
 
+    def array(self) -> npt.NDArray[np.int64]:
+        """(tiles, 8): the boxes in tile order, fields as in Box."""
+        edges = [np.array(axis) for axis in (self.requests, self.rows, self.inner, self.columns)]
+        starts = np.meshgrid(*(axis[:-1] for axis in edges), indexing="ij")
+        stops = np.meshgrid(*(axis[1:] for axis in edges), indexing="ij")
+        fields = [bound[axis].ravel() for axis in (0, 1, 3, 2) for bound in (starts, stops)]
+        return np.stack(fields, axis=1)
+
     def boxes(self) -> list[Box]:
         """The boxes in tile order."""
-        runs = (tuple(pairwise(edges)) for edges in (self.requests, self.rows, self.inner, self.columns))
-        return [Box(*request, *row, *column, *inner) for request, row, inner, column in product(*runs)]
+        return [Box(*fields) for fields in self.array().tolist()]
 
     def shares(self) -> npt.NDArray[np.float64]:
         """(tiles,) each tile's part of the operator's volume; they sum to 1."""
@@ -99,9 +106,15 @@ class TileGraph:
         return len(self.lane)
 
     @cached_property
+    def sizes(self) -> list[int]:
+        """(calls,): each call's number of tiles; cuts recur, so each is counted once."""
+        distinct = {id(grid): len(grid) for grid in {id(grid): grid for grid in self.grids}.values()}
+        return [distinct[id(grid)] for grid in self.grids]
+
+    @cached_property
     def start(self) -> npt.NDArray[np.uint32]:
         """(calls + 1,): the tiles of call c are [start[c], start[c + 1])."""
-        return np.concatenate([[0], np.cumsum(list(map(len, self.grids)))]).astype(np.uint32)
+        return np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.uint32)
 
     @cached_property
     def call(self) -> npt.NDArray[np.uint32]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from workbench.compose import Configuration
@@ -57,6 +57,7 @@ def bodies(operators: Iterable[Operator], batch: int, configuration: Configurati
     return frozenset(body(operator.shape, batch, configuration) for operator in operators)
 
 
+@lru_cache(4096)
 def prefetch_depth(kinds: frozenset[str], limits: Limits, most: int) -> int | None:
     """Tiles whose weights fit into the shared memory that a block of these bodies leaves; None if it cannot run.
 

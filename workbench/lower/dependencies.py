@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from workbench.compose import Configuration
-from workbench.lower.families import KEPT, Part, cut, part, part_read, part_rewritten
+from workbench.lower.families import KEPT, Part, cut, part, part_by_request
 from workbench.program import Call, Operator
 
 Need = tuple[int, Part | None]  # the call waited for, and what of it; None: all
@@ -17,31 +17,43 @@ class _Past:
 
     ``before[c]`` is the set of calls (as bits) that have wholly ended before any tile of c may start; what it holds
     needs no event. ``after[c]`` is the set that has ended once all tiles of c have; ``partly[c]`` says of other calls
-    which of their tiles (as bits) have by then.
+    which of their tiles (as bits) have by then. ``before_same`` and ``after_same`` are the like for requests: a tile of
+    c starts when the calls of the set have ended as far as they are of its own requests; and that holds once all tiles
+    of c of these requests have ended.
     """
 
     def __init__(self, sizes: list[int]) -> None:
         self.full = [(1 << size) - 1 for size in sizes]
         self.before: list[int] = []
         self.after: list[int] = []
+        self.before_same: list[int] = []
+        self.after_same: list[int] = []
         self.partly: list[dict[int, int]] = []
 
     def add(self, found: Mapping[int, list[Part | None]]) -> list[Need]:
         """What the next call waits for, of the ``found`` calls that it must come after."""
-        done, some, needs = 0, dict[int, int](), []
+        done = same = covered = 0
+        some, needs = dict[int, int](), []
         for source in sorted(found, reverse=True):
             if done >> source & 1:
                 continue
             merged = _merge(found[source])
+            if merged is not None and same >> source & 1:
+                continue
             if merged is None:
                 done |= self.after[source]
+                same |= self.after_same[source]
                 _unite(some, self.partly[source])
             else:
                 done |= self.before[source]
+                same |= self.after_same[source] if merged.by_request else self.before_same[source]
+                covered |= self.after_same[source] if merged.covers else 0
                 some[source] = some.get(source, 0) | merged.united
             needs.append((source, merged))
         self.before.append(done)
+        self.before_same.append(same | done)
         self._end(done | 1 << len(self.after), some)
+        self.after_same.append(same | covered | self.after[-1])
         return needs
 
     def _end(self, ended: int, some: dict[int, int]) -> None:
@@ -79,8 +91,7 @@ def _merge(parts: list[Part | None]) -> Part | None:
 
 @lru_cache(KEPT)
 def _united(a: Part, b: Part) -> Part | None:
-    matrix = a.matrix | b.matrix
-    return None if matrix.all() else Part(matrix)
+    return a.joined(b)
 
 
 def dependencies(sequence: tuple[Call, ...], batch: int, configuration: Configuration) -> list[list[Need]]:
@@ -89,7 +100,7 @@ def dependencies(sequence: tuple[Call, ...], batch: int, configuration: Configur
     Writers of one tensor are thereby ordered, so that the last writer stands for all.
     """
     writer: dict[str, int] = {}
-    readers: dict[str, list[tuple[int, int]]] = {}  # by tensor: calls that read it since, and at which rank
+    readers: dict[str, list[int]] = {}
     sizes: dict[int, int] = {}
     parts: dict[tuple[int, int, int], Part | None] = {}
 
@@ -98,18 +109,14 @@ def dependencies(sequence: tuple[Call, ...], batch: int, configuration: Configur
             sizes[id(op)] = len(cut(op.shape, batch, configuration))
         return sizes[id(op)]
 
-    def of(op: Operator, other: Operator, kind: int) -> Part | None:
-        """Kind: the rank of a read; -1 for a tensor written again; -2 - rank for one that was read."""
-        key = (id(op), id(other), kind)
+    def of(op: Operator, other: Operator, rank: int) -> Part | None:
+        """What a tile of ``op`` needs of ``other``, whose tensor it reads at a rank; -1: it writes what that touched."""
+        key = (id(op), id(other), rank)
         if key not in parts:
-            if kind >= 0:
-                parts[key] = part(op.shape, kind, other.shape, batch, configuration)
-            elif kind == -1:
-                one = len(op.writes) == len(other.writes) == 1
-                parts[key] = part_rewritten(op.shape, other.shape, batch, configuration) if one else None
+            if rank < 0:
+                parts[key] = part_by_request(op.shape, other.shape, batch, configuration)
             else:
-                one = len(op.writes) == 1
-                parts[key] = part_read(other.shape, -2 - kind, op.shape, batch, configuration) if one else None
+                parts[key] = part(op.shape, rank, other.shape, batch, configuration)
         return parts[key]
 
     past = _Past([size(call.operator) for call in sequence])
@@ -121,14 +128,11 @@ def dependencies(sequence: tuple[Call, ...], batch: int, configuration: Configur
                 source = writer[tensor]
                 found.setdefault(source, []).append(of(op, sequence[source].operator, rank))
         for tensor in op.writes:
-            for source, rank in readers.get(tensor, ()):
-                found.setdefault(source, []).append(of(op, sequence[source].operator, -2 - rank))
-            if tensor in writer:
-                source = writer[tensor]
+            for source in (*readers.get(tensor, ()), *([writer[tensor]] if tensor in writer else ())):
                 found.setdefault(source, []).append(of(op, sequence[source].operator, -1))
         result.append(past.add(found))
-        for rank, tensor in enumerate(op.reads):
-            readers.setdefault(tensor, []).append((number, rank))
+        for tensor in op.reads:
+            readers.setdefault(tensor, []).append(number)
         for tensor in op.writes:
             writer[tensor] = number
             readers[tensor] = []

@@ -23,7 +23,6 @@ from workbench.shapes import (
     Reduce,
     Scan,
     Shape,
-    output_size,
 )
 from workbench.tiles import Edges, Grid
 
@@ -60,15 +59,28 @@ def cut(shape: Shape, batch: int, configuration: Configuration) -> Grid:
 
 @lru_cache(KEPT)
 def _boxes(grid: Grid) -> Boxes:
-    return np.array(grid.boxes(), np.int64)
+    return grid.array()
 
 
 class Part:
-    """Which tiles of a source each tile of a reader needs: ``matrix`` (reader's tiles, source's tiles)."""
+    """Which tiles of a source each tile of a reader needs: ``matrix`` (reader's tiles, source's tiles).
 
-    def __init__(self, matrix: npt.NDArray[np.bool_]) -> None:
-        self.matrix = matrix
+    ``united`` are the source's tiles that any needs, as bits. ``by_request``: each tile needs all of the source that is
+    of its own requests; ``covers``: the tiles of one run of requests need that together.
+    """
+
+    def __init__(self, matrix: npt.NDArray[np.bool_], same_requests: npt.NDArray[np.bool_], runs: int) -> None:
+        self.matrix, self.same_requests, self.runs = matrix, same_requests, runs
         self.united = as_bits(matrix.any(axis=0))
+        self.by_request = bool((matrix | ~same_requests).all())
+        a_run = len(matrix) // runs  # requests are the slowest axis of a cut
+        together = matrix.reshape(runs, a_run, -1).any(axis=1)
+        self.covers = bool((together | ~same_requests[::a_run]).all())
+
+    def joined(self, other: Part) -> Part | None:
+        """What either needs; None if that is all."""
+        matrix = self.matrix | other.matrix
+        return None if matrix.all() else Part(matrix, self.same_requests, self.runs)
 
 
 def as_bits(mask: npt.NDArray[np.bool_]) -> int:
@@ -82,30 +94,37 @@ def part(shape: Shape, rank: int, producer: Shape, batch: int, configuration: Co
 
     ``rank`` is the tensor's among the reads.
     """
-    made, boxes = cut(producer, batch, configuration), _boxes(cut(shape, batch, configuration))
-    windows = FAMILIES[type(shape)].needs(shape, boxes, rank, producer)
-    return None if windows is None else _part(_meeting(windows, made))
+    mine, made = cut(shape, batch, configuration), cut(producer, batch, configuration)
+    windows = FAMILIES[type(shape)].needs(shape, _boxes(mine), rank, producer)
+    if windows is None:
+        return part_by_request(shape, producer, batch, configuration)
+    return _part(_meeting(windows, made), mine, made)
 
 
 @lru_cache(KEPT)
-def part_read(shape: Shape, rank: int, producer: Shape, batch: int, configuration: Configuration) -> Part | None:
-    """The reverse: which tiles of ``shape`` read what each tile of ``producer`` is about to write again."""
-    found = part(shape, rank, producer, batch, configuration)
-    return None if found is None else _part(found.matrix.T)
+def part_by_request(shape: Shape, other: Shape, batch: int, configuration: Configuration) -> Part | None:
+    """All tiles of ``other`` of a tile's own requests, for requests never meet; None where tiles' rows have no bound.
 
-
-@lru_cache(KEPT)
-def part_rewritten(shape: Shape, before: Shape, batch: int, configuration: Configuration) -> Part | None:
-    """Which tiles of ``before`` wrote what each tile of ``shape`` writes again, if both write one tensor whole."""
-    if output_size(shape) != output_size(before):
+    There, requests are cut to have tiles enough, and an event a request would be one for each tile.
+    """
+    if not configuration.rows:
         return None
-    return _part(_meeting([_boxes(cut(shape, batch, configuration))[:, :6]], cut(before, batch, configuration)))
+    mine, made = cut(shape, batch, configuration), cut(other, batch, configuration)
+    return _part(_same_requests(mine, made), mine, made)
 
 
-def _part(matrix: npt.NDArray[np.bool_]) -> Part | None:
+def _part(matrix: npt.NDArray[np.bool_], mine: Grid, made: Grid) -> Part | None:
     """None where a tile needs all, or nothing: whole calls are then waited for."""
-    whole = bool(matrix.all()) or not matrix.any(axis=1).all()
-    return None if whole else Part(np.ascontiguousarray(matrix))
+    if matrix.all() or not matrix.any(axis=1).all():
+        return None
+    return Part(matrix, _same_requests(mine, made), len(mine.requests) - 1)
+
+
+def _same_requests(mine: Grid, made: Grid) -> npt.NDArray[np.bool_]:
+    """(tiles, made): whether two boxes have a request in common."""
+    boxes = _boxes(mine)
+    meet = _overlaps(boxes[:, 0], boxes[:, 1], made.requests)
+    return np.repeat(meet, len(made) // (len(made.requests) - 1), axis=1)
 
 
 def _meeting(windows: list[Window], made: Grid) -> npt.NDArray[np.bool_]:

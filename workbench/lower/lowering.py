@@ -96,9 +96,10 @@ def lower_calls(
     cuts = {id(call.operator): call.operator for call in sequence}
     grid_of = {key: cut(operator.shape, batch, configuration) for key, operator in cuts.items()}
     grids = tuple(grid_of[id(call.operator)] for call in sequence)
-    lanes = [_lanes(len(grid), configuration.workers) for grid in grids]
-    tiles = TileGraph(sequence, grids, np.concatenate(lanes), configuration.workers)
-    events = _events(dependencies(sequence, batch, configuration), grids)
+    lane_of = {key: _lanes(len(grid), configuration.workers) for key, grid in grid_of.items()}
+    lanes = np.concatenate([lane_of[id(call.operator)] for call in sequence])
+    tiles = TileGraph(sequence, grids, lanes, configuration.workers)
+    events = _events(dependencies(sequence, batch, configuration), tiles.sizes)
     check_tiles(tiles)
     check_events(tiles, events)
     return Lowered(tiles, events, item_stop)
@@ -117,15 +118,13 @@ class _Groups:
 
     def __init__(self, size: int, parts: tuple[Part, ...]) -> None:
         if parts:
-            columns = np.packbits(np.concatenate([part.matrix for part in parts]), axis=0).T
-            _, first, of_tile, sizes = np.unique(
-                np.ascontiguousarray(columns), axis=0, return_index=True, return_inverse=True, return_counts=True
-            )
-            order = np.argsort(first)  # events in the order of their first tiles
-            rank = np.argsort(order)
-            self.of_tile, self.sizes = rank[of_tile.ravel()].astype(np.uint32), sizes[order].astype(np.uint32)
+            needed_by = np.packbits(np.concatenate([part.matrix for part in parts]), axis=0).T  # (tiles, readers / 8)
+            seen: dict[bytes, int] = {}
+            numbers = [seen.setdefault(readers.tobytes(), len(seen)) for readers in needed_by]
+            self.of_tile = np.array(numbers, np.uint32)
         else:
-            self.of_tile, self.sizes = np.zeros(size, np.uint32), np.array([size], np.uint32)
+            self.of_tile = np.zeros(size, np.uint32)
+        self.sizes = np.bincount(self.of_tile).astype(np.uint32)
         self.first = np.unique(self.of_tile, return_index=True)[1]
 
     def waits(self, part: Part | None, tiles: int) -> npt.NDArray[np.bool_]:
@@ -158,23 +157,23 @@ def _waits(tiles: int, needs: tuple[tuple[_Groups, Part | None], ...]) -> Waits:
     return counts.astype(np.uint32), which[column].astype(np.uint32), local[column].astype(np.uint32)
 
 
-def _events(needs: list[list[Need]], grids: tuple[Grid, ...]) -> EventGraph:
-    parts_of: list[dict[Part, None]] = [{} for _ in grids]
+def _events(needs: list[list[Need]], sizes: list[int]) -> EventGraph:
+    parts_of: list[dict[Part, None]] = [{} for _ in sizes]
     for need in needs:
         for source, part in need:
             if part is not None:
                 parts_of[source][part] = None
-    groups = [_groups(len(grid), tuple(parts)) for grid, parts in zip(grids, parts_of, strict=True)]
+    groups = [_groups(size, tuple(parts)) for size, parts in zip(sizes, parts_of, strict=True)]
     base = np.concatenate([[0], np.cumsum([len(group.sizes) for group in groups])]).astype(np.uint32)
     alike: dict[tuple[object, ...], list[int]] = {}  # calls by what they wait for, wherever it is
-    for number, (grid, need) in enumerate(zip(grids, needs, strict=True)):
-        alike.setdefault((len(grid), *[(groups[source], part) for source, part in need]), []).append(number)
-    shape_of = [_NO_WAITS] * len(grids)
+    for number, (size, need) in enumerate(zip(sizes, needs, strict=True)):
+        alike.setdefault((size, *[(groups[source], part) for source, part in need]), []).append(number)
+    shape_of = [_NO_WAITS] * len(sizes)
     for (tiles, *waited), numbers in alike.items():
         found = _waits(tiles, tuple(waited))  # type: ignore[arg-type]
         for number in numbers:
             shape_of[number] = found
-    wait_ptr = np.zeros(sum(map(len, grids)) + 1, np.uint32)
+    wait_ptr = np.zeros(sum(sizes) + 1, np.uint32)
     np.cumsum(np.concatenate([counts for counts, _, _ in shape_of]), out=wait_ptr[1:])
     offset = np.concatenate([[0], np.cumsum([len(which) for _, which, _ in shape_of])])
     wait_event = np.empty(offset[-1], np.uint32)
@@ -184,7 +183,7 @@ def _events(needs: list[list[Need]], grids: tuple[Grid, ...]) -> EventGraph:
             bases = base[np.array([[source for source, _ in needs[number]] for number in numbers])]
             wait_event[offset[numbers][:, None] + np.arange(len(which))] = bases[:, which] + local
     return EventGraph(
-        signal=np.concatenate([group.of_tile for group in groups]) + np.repeat(base[:-1], list(map(len, grids))),
+        signal=np.concatenate([group.of_tile for group in groups]) + np.repeat(base[:-1], sizes),
         threshold=np.concatenate([group.sizes for group in groups]),
         wait_ptr=wait_ptr,
         wait_event=wait_event,

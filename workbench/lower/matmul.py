@@ -13,7 +13,6 @@ from workbench.lower.cut import (
     Boxes,
     Window,
     at,
-    own_columns,
     own_rows,
     row_blocks,
     runs,
@@ -41,14 +40,10 @@ def cut(shape: Shape, batch: int, configuration: Configuration) -> Grid:
 
 
 def needs(shape: Shape, boxes: Boxes, tensor_rank: int, producer: Shape) -> list[Window] | None:
-    """Its own rows of the input, all columns or those of its part of the reduction; of a residual its own box."""
+    """Its own rows of the input, all columns or those of its part of the reduction."""
     assert isinstance(shape, Matmul)
     rows, columns = output_size(producer)
-    if rows != shape.rows:
-        return None
-    if shape.residual and tensor_rank == 1:
-        return [window(boxes, own_rows(boxes), own_columns(boxes))] if columns == shape.outer else None
-    if tensor_rank > 0:
+    if rows != shape.rows or tensor_rank > 0:
         return None
     inner = (at(boxes, "inner_start"), at(boxes, "inner_stop")) if columns == shape.inner else (0, FAR)
     return [window(boxes, own_rows(boxes), inner)]

@@ -18,7 +18,6 @@ from workbench.compose import Composition, Configuration, Region, check_composit
 from workbench.cost import Costs, CostTable
 from workbench.errors import CompositionError
 from workbench.hardware import Device, Provenance, worst
-from workbench.predict.handover import Target
 from workbench.predict.prediction import ALL_CAUSES, Prediction, RegionPrediction
 from workbench.predict.queues import LevelQueue, executions
 from workbench.predict.regions import Regions, treatment_of
@@ -168,8 +167,9 @@ class Pricer(Regions):
     def _saved_ns(self, region: Region, entry: Entry) -> int:
         if entry.before is None:
             return 0
-        target = Target(*self.place[region.items[0]], dict(entry.index))
-        return entry.times * int(self.saved_ns(Exits.of(entry.before), [target], region.arm)[0])
+        depth, item = self.place[region.items[0]]
+        saved_ns = self.saved_ns(Exits.of(entry.before), depth, [item], dict(entry.index), region.arm)
+        return entry.times * int(saved_ns[0])
 
     def sigma_ns(self, parts: tuple[RegionPrediction, ...]) -> dict[str, float]:
         """Standard deviations of a composition's time by source of error; the same source adds up over regions.

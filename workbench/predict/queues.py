@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
@@ -92,10 +92,12 @@ class LevelQueues:
         self.relevant = tuple(map(relevant_loops, self.levels))
         self._queues: dict[tuple[int, tuple[int, ...], str], LevelQueue] = {}
         self._kernel_queues: dict[tuple[tuple[int, int, Configuration], ...], tuple[TileQueue, list[TileCosts]]] = {}
+        self._slowest: dict[tuple[int, int, Configuration, int], list[int]] = {}
+        self._sequences: dict[tuple[int, tuple[int, ...]], tuple[tuple[Call, ...], tuple[int, ...]]] = {}
         self._lowerings: dict[tuple[int, Configuration], Lowered] = {}
         self._best: dict[tuple[str, str, int], Configuration] = {}
 
-    @property
+    @cached_property
     def treatments(self) -> tuple[str, ...]:
         """Everything that a region may be: configurations of a megakernel, then conventional arms."""
         return (*map(str, self.configurations), *self.arms)
@@ -111,7 +113,7 @@ class LevelQueues:
             if treatment[:1].isdigit():
                 built = self._megakernel_queue(depth, index, Configuration.parse(treatment))
             else:
-                built = self._conventional_queue(self.levels[depth], index, treatment)
+                built = self._conventional_queue(depth, index, treatment)
             self._queues[key] = built
         return self._queues[key]
 
@@ -153,8 +155,15 @@ class LevelQueues:
             found.append(known[key])
         return found
 
-    def _conventional_queue(self, level: Level, index: Mapping[str, int], arm: str) -> LevelQueue:
-        sequence, item_stop = level_calls(level.items, index)
+    def _sequence(self, depth: int, index: Mapping[str, int]) -> tuple[tuple[Call, ...], tuple[int, ...]]:
+        """A level's calls, and their number up to each item's end."""
+        key = (depth, self.index_key(depth, index))
+        if key not in self._sequences:
+            self._sequences[key] = level_calls(self.levels[depth].items, index)
+        return self._sequences[key]
+
+    def _conventional_queue(self, depth: int, index: Mapping[str, int], arm: str) -> LevelQueue:
+        sequence, item_stop = self._sequence(depth, index)
         o = self.device.overhead(arm, self.device.workers)
         if arm in self.device.whole_arms:
             costs = [self._whole(call, arm) for call in sequence]
@@ -211,16 +220,22 @@ class LevelQueues:
                 configuration = self.kernel_configuration(call, arm)
                 known[key] = configuration, steps(call.operator, self.batch, configuration)
             configuration, operators = known[key]
-            found.append([(Call(operator, call.index), configuration) for operator in operators])
+            if len(operators) == 1:
+                found.append([(call, configuration)])
+            else:
+                found.append([(Call(operator, call.index), configuration) for operator in operators])
         return found
 
     def _slowest_lanes_ns(self, call: Call, configuration: Configuration, each_ns: int = 0) -> list[int]:
         """For each kernel of a call its slowest lane of tiles, ``each_ns`` beside each tile."""
-        found = []
-        for step in call_steps(call, self.batch, configuration):
-            ns = self.table.call_tiles(step, self.batch, configuration).total_ns
-            found.append(int(np.bincount(_lanes(len(ns), configuration), ns + each_ns).max()))
-        return found
+        key = (id(call.operator), call.position, configuration, each_ns)
+        if key not in self._slowest:
+            found = []
+            for step in call_steps(call, self.batch, configuration):
+                ns = self.table.call_tiles(step, self.batch, configuration).total_ns
+                found.append(int(np.bincount(_lanes(len(ns), configuration), ns + each_ns).max()))
+            self._slowest[key] = found
+        return self._slowest[key]
 
     def fastest_tiles_ns(self, call: Call, arm: str) -> int:
         """A call's slowest lane of tiles alone, under the configuration in which its kernel is fastest in ``arm``."""

@@ -23,7 +23,7 @@ from workbench.cost import CostTable
 from workbench.cost.resources import bodies, prefetch_depth, union
 from workbench.errors import CompositionError
 from workbench.hardware import Device, Overheads
-from workbench.predict.handover import Passage, Target, Text
+from workbench.predict.handover import Passage, Text
 from workbench.predict.queues import LevelQueues, executions
 from workbench.program import Item, Loop, Program, items
 from workbench.simulate import Exit, Exits, ItemRegions, chain_ns, follow_ns, item_regions, makespan
@@ -234,17 +234,18 @@ class Regions(LevelQueues):
             self._exits[key] = None if whole else self._level_regions(depth, index, treatment).exit(start, stop)
         return self._exits[key]
 
-    def saved_ns(self, before: Exits, targets: Sequence[Target], arm: str) -> Costs:
-        """For each of some exits, how much later its target would end, were it not launched within it, ns.
+    def saved_ns(
+        self, before: Exits, depth: int, items: Sequence[int] | npt.NDArray[np.intp], index: Mapping[str, int], arm: str
+    ) -> Costs:
+        """For each of some exits, how much later the item launched within it would end, were it not, ns.
 
-        Targets are items of one level at one index, run by the overlapping ``arm``.
+        The items are of one level at one index, run by the overlapping ``arm``.
         """
-        depth, index = targets[0].depth, targets[0].index
         priced = self.level_queue(depth, index, arm)
         key = (depth, self.index_key(depth, index), arm)
         if key not in self._chains:
             self._chains[key] = chain_ns(priced.queue, priced.mechanism)
-        ops = np.array([priced.ops(target.item, target.item + 1)[0] for target in targets])
+        ops = np.array([0, *priced.item_stop[:-1]])[items]
         return self._chains[key][0][ops] - follow_ns(priced.queue, priced.mechanism, ops, before)
 
     def handovers(self, depth: int, treatment: str, arm: str) -> Costs:
@@ -269,8 +270,7 @@ class Regions(LevelQueues):
         starts, stops = np.triu_indices(count, 1)  # every start before a later item
         if len(starts):
             before = self._level_regions(depth, index, treatment).exits(starts, stops)
-            targets = [Target(depth, stop, index) for stop in stops.tolist()]
-            found[starts, stops] = self.saved_ns(before, targets, arm)
+            found[starts, stops] = self.saved_ns(before, depth, stops, index, arm)
         return found
 
     def handovers_at_end(self, depth: int, treatment: str, arm: str, passages: tuple[Passage, ...]) -> Costs:
@@ -284,6 +284,7 @@ class Regions(LevelQueues):
             starts = np.arange(count)
             for passage in self.text.grouped(depth, passages):
                 before = self._level_regions(depth, passage.source, treatment).exits(starts, np.full(count, count))
-                found += passage.times * self.saved_ns(before, [passage.target] * count, arm)
+                at, item, index = passage.target
+                found += passage.times * self.saved_ns(before, at, [item] * count, index, arm)
         self._ends[key] = found
         return found
