@@ -204,7 +204,7 @@ def check_as_decoder(module: Llama, batch: int, prompt: int, *, decode: bool = F
     [("rms_norm", "enable_gqa"), ("written", "repeat_interleave"), ("rms_norm", "expand"), ("written", "written")],
 )
 def test_a_llama_is_the_decoders_text_operator_for_operator(norm: str, groups: str) -> None:
-    program = check_as_decoder(Llama(SIZES, VOCAB, norm, groups), 2, 5, decode=norm == "written")
+    program = check_as_decoder(Llama(SIZES, VOCAB, norm, groups), 2, 5, decode=groups == "repeat_interleave")
     assert list(program.operators()) == [
         "embed_tokens", "layers.qkv", "layers.attention", "layers.o_proj", "layers.gate_up", "layers.down_proj",
         "lm_head", "argmax",
@@ -213,11 +213,8 @@ def test_a_llama_is_the_decoders_text_operator_for_operator(norm: str, groups: s
     assert set(program.stages().values()) == {"Llama"}
 
 
-def test_tensors_have_names_that_readers_expect_and_the_weights_element_size() -> None:
-    module = Llama(SIZES, VOCAB, "written").to(torch.bfloat16).eval()
-    program = from_module(module, (ids_of(1, 3),), name="small")
-    assert program.name == "small"
-    assert {op.element_bytes for op in program.operators().values()} == {2}
+def test_tensors_have_names_that_readers_expect() -> None:
+    _, program = imported("llama")
     flow = [(op.reads, op.writes) for op in program.operators().values()]
     assert flow == [
         (("ids",), ("x",)),
@@ -465,7 +462,7 @@ def halves(x: Tensor) -> Tensor:
 
 def encoder(norm_first: bool) -> nn.Module:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
-    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
 def translator() -> nn.Module:
@@ -508,8 +505,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
 # name: module, arguments, what is counted otherwise
 NOTED: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...], str]] = {
     "gpt": (gpt, (ids_of(2, 5),), "40 elements of its parameters not counted"),  # biases of 5 LayerNorms
-    "post_norm": (lambda: encoder(False), (X,), "56 elements of its parameters not counted"),
-    "translator": (translator, (X, torch.zeros(2, 3, 8)), "96 elements of its parameters not counted"),
+    "post_norm": (lambda: encoder(False), (X,), "40 elements of its parameters not counted"),
+    "translator": (translator, (X, torch.zeros(2, 3, 8)), "80 elements of its parameters not counted"),
     "unbiased": (
         lambda: nn.Conv1d(8, 6, 1, bias=False), (CHANNELS,), "6 elements of weights counted that the module has not"
     ),
@@ -562,7 +559,7 @@ def test_flops_are_torchs_and_weights_are_the_parameters(case: str) -> None:
     twice = 3 * 8 if case == "parallel" else 0  # two products read what one norm made, and its gain with it
     assert weight_elements(program) == parameters_of(module) + twice
     assert program.assumed == ""
-    check_reads(program)
+    check_reads(program, len(CASES[case][1]))
 
 
 @pytest.mark.parametrize("case", NOTED)
@@ -574,7 +571,7 @@ def test_what_is_counted_otherwise_is_said(case: str) -> None:
     counted = [int(part.split()[0].replace(",", "")) for part in assumed.split("; ") if "its parameters" in part]
     more = [int(part.split()[0].replace(",", "")) for part in assumed.split("; ") if "has not" in part]
     assert weight_elements(program) - sum(more) + sum(counted) == parameters_of(module)
-    check_reads(program)
+    check_reads(program, len(args))
 
 
 @pytest.fixture(scope="module")
@@ -589,24 +586,20 @@ def test_demo_tts_traced_whole_is_its_program_call_by_call(traced: Program) -> N
     assert ours == [(call.operator.shape, call.position) for call in calls(written.first)]
     assert traced.work(2) == written.work(2)
     assert traced.assumed == ""
-    check_reads(traced)
+    check_reads(traced, 1)
 
 
 # -- data flow ---------------------------------------------------------------------------------------------------------
 
 
-def check_reads(program: Program) -> None:
-    """Every tensor that is read was written before, or is an input, which no operator is the first to write."""
+def check_reads(program: Program, inputs: int) -> None:
+    """What is read was written before, but for as many tensors as the module is given."""
     written: set[str] = set()
-    operators = [call.operator for call in calls(program.first)]
-    made = {operator.name: name for operator in reversed(operators) for name in operator.writes}
-    own = {name for operator in operators for name in operator.writes if name.startswith(operator.name)} | {
-        name for name in made.values() if "." in name
-    }
-    for operator in operators:
-        assert operator.writes
-        assert not (set(operator.reads) - written) & own, operator.name
-        written |= set(operator.writes)
+    given: set[str] = set()
+    for call in calls(program.first):
+        given |= set(call.operator.reads) - written
+        written |= set(call.operator.writes)
+    assert len(given) <= inputs, given
 
 
 def flow_of(program: Program) -> nx.DiGraph[int]:
@@ -629,7 +622,7 @@ def join(graph: nx.DiGraph[int], number: int, main: int, residual: int | None) -
         graph.add_edge(residual, number, product=False, sum=True)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_folding_and_writing_in_place_keep_who_reads_what(data: st.DataObject) -> None:
     """Equal linears wired at random: the folded text, unrolled, is the wiring."""
@@ -710,13 +703,36 @@ def test_a_computed_mask_and_a_condition_are_waited_for() -> None:
     assert len(operators["a"].reads) == 2
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_products_become_one_only_where_the_same_stands_around_them(before: bool) -> None:
+    """A condition in front of all three is read once; one behind the queries alone keeps them apart."""
+
+    def forward(self: Any, x: Tensor, condition: Tensor) -> Tensor:
+        y = x * condition[:, None] if before else x
+        q, k, v = self.q(y), self.k(y), self.v(y)
+        q = q if before else q * self.scale(condition)[:, None]
+        heads = (t.view(1, 3, 2, 4).transpose(1, 2) for t in (q, k, v))
+        return x + self.o(F.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(x.shape))
+
+    module = Calls(forward, **{name: nn.Linear(8, 8) for name in ("q", "k", "v", "o", "scale")})
+    program = from_module(module, (torch.zeros(1, 3, 8), torch.zeros(1, 8)))
+    flow = [(op.name, op.reads) for op in program.operators().values()]
+    x, condition = flow[0][1] if before else (flow[-1][1][1], flow[2][1][0])
+    if before:
+        assert flow[0] == ("qkv", (x, condition))
+    else:
+        assert sorted(flow[:4]) == [("k", (x,)), ("q", (x, "scale.out")), ("scale", (condition,)), ("v", (x,))]
+        assert flow[4] == ("attention", ("q.out", "k.out", "v.out"))
+    check_reads(program, 2)
+
+
 # -- stages, names, further outputs ------------------------------------------------------------------------------------
 
 
 def test_submodules_of_several_operators_are_stages() -> None:
     _, program = imported("translator")
     assert [stage.name for stage in program.first if isinstance(stage, Seq)] == ["encoder", "decoder"]
-    assert [loop.count for loop in program.loops().values()] == [3, 2]
+    assert [loop.count for loop in program.loops().values()] == [2, 2]
     assert program.stages()["head"] == "decoder"
 
 
@@ -734,11 +750,18 @@ def test_names_are_unique_and_without_the_signs_of_boundaries() -> None:
     assert names == ["a_b", "a_b_2", "argmax"]
 
 
+def test_the_name_is_as_given_and_elements_are_as_large_as_the_weights() -> None:
+    half = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).to(torch.bfloat16)
+    program = from_module(half, (X.to(torch.bfloat16),), batch=2, name="small")
+    assert (program.name, program.stages()["0"]) == ("small", "small")
+    assert {op.element_bytes for op in program.operators().values()} == {2}
+
+
 def test_a_further_output_is_the_same_call_unless_another_is_given() -> None:
     build, args = CASES["mlp"]
     same, other = from_module(build(), args, batch=2), from_module(build(), args, batch=2, further=(X[:, :1],))
     assert same.further == same.first == other.first
-    rows = [[call.operator.shape.rows for call in calls(part)] for part in (other.first, other.further)]  # type: ignore[union-attr]
+    rows = [[call.operator.shape.rows for call in calls(part)] for part in (other.first, other.further)]
     assert rows == [[5, 5], [1, 1]]
     assert [op.name for op in items(other.further)] == [op.name for op in items(other.first)]
 
@@ -885,5 +908,5 @@ def test_operators_keep_the_order_that_data_needs() -> None:
         return early + kept
 
     program = from_module(Calls(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8)), (torch.zeros(1, 3, 8),))
-    assert [op.name for op in items(program.first) if isinstance(op, Operator)] == ["a", "b", "attention"]
-    check_reads(program)
+    assert [op.name for op in items(program.first) if isinstance(op, Operator)] == ["b", "attention", "a"]
+    check_reads(program, 1)

@@ -38,9 +38,9 @@ from workbench.errors import CompositionError
 from workbench.predict import Prediction, Pricer
 from workbench.predict.handover import Passage
 from workbench.program import Loop, items
-from workbench.uncertainty import draw, tied_with_best
+from workbench.uncertainty import tied_with_best
 
-SHORTLIST = 40
+SHORTLIST = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +427,7 @@ def select(pricer: Pricer, shortlist: int = SHORTLIST, also: Sequence[Compositio
     predictions = sorted(
         (pricer.predict(c, throughput=False) for c in chosen.values()), key=lambda p: (p.ttfo_ns, len(p.regions))
     )
-    draws = [draw(p.ttfo_ns, pricer.sigma_ns(p.regions)) for p in predictions]
+    draws = [pricer.draws(p.composition, p.ttfo_ns, p.regions) for p in predictions]
     tied, chance = tied_with_best(draws)
     ties = tuple(p for p, is_tied in zip(predictions, tied, strict=True) if is_tied or p is predictions[0])
     seconds = time.perf_counter() - begun

@@ -37,8 +37,12 @@ def draw(mean_ns: float, sigma_ns: Mapping[str, float], seed: int = 0) -> Draws:
 
 
 def interval_ns(mean_ns: float, sigma_ns: Mapping[str, float]) -> tuple[int, int]:
-    """The central LEVEL of the draws, shifted so that their mean is ``mean_ns``; never below 0."""
-    draws = draw(mean_ns, sigma_ns)
+    """``interval_of`` the draws of one prediction."""
+    return interval_of(draw(mean_ns, sigma_ns), mean_ns)
+
+
+def interval_of(draws: Draws, mean_ns: float) -> tuple[int, int]:
+    """The central LEVEL of some draws, shifted so that their mean is ``mean_ns``; never below 0."""
     low, high = np.quantile(draws - draws.mean() + mean_ns, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return max(0, int(np.floor(min(low, mean_ns)))), int(np.ceil(max(high, mean_ns)))
 

@@ -110,7 +110,7 @@ def dependencies(sequence: tuple[Call, ...], batch: int, configuration: Configur
         return sizes[id(op)]
 
     def of(op: Operator, other: Operator, rank: int) -> Part | None:
-        """What a tile of ``op`` needs of ``other``, whose tensor it reads at a rank; -1: it writes what that touched."""
+        """What tiles of ``op`` need of ``other``, whose tensor it reads at a rank; -1: it writes what that touched."""
         key = (id(op), id(other), rank)
         if key not in parts:
             if rank < 0:

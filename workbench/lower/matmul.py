@@ -10,6 +10,7 @@ from workbench.compose import Configuration
 from workbench.lower.cut import (
     COLUMN_UNIT,
     FAR,
+    FIELD,
     Boxes,
     Window,
     at,
@@ -43,7 +44,8 @@ def needs(shape: Shape, boxes: Boxes, tensor_rank: int, producer: Shape) -> list
     """Its own rows of the input, all columns or those of its part of the reduction."""
     assert isinstance(shape, Matmul)
     rows, columns = output_size(producer)
-    if rows != shape.rows or tensor_rank > 0:
+    alike = [FIELD[name] for name in ("request_start", "row_start", "inner_start")]
+    if rows != shape.rows or tensor_rank > 0 or (boxes[:, alike] == boxes[0, alike]).all():
         return None
     inner = (at(boxes, "inner_start"), at(boxes, "inner_stop")) if columns == shape.inner else (0, FAR)
     return [window(boxes, own_rows(boxes), inner)]

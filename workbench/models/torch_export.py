@@ -43,7 +43,7 @@ def from_module(
     Counted as everywhere here: attention as the full rectangle of what it is given, masked or not; convolutions as
     causal ones; any gate's activation as SiLU; a LayerNorm as an RMSNorm, its bias as folded into the product's; a norm
     only where a Matmul reads it. ``Program.assumed`` says by how many elements the weights counted then differ from the
-    parameters. Tables made of constants, positions and masks are free. Element sizes are those of the weights.
+    parameters. What constants, parameters, positions and masks alone make is free. Element sizes are the weights'.
 
     Raises ProgramError, in one line, where torch is missing, where ``torch.export`` fails, and for a node that no
     operator family can hold: which node, in which module, and the way out.
@@ -83,7 +83,7 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] 
     import torch
 
     try:
-        with _silence(), torch.no_grad():
+        with _quiet(), torch.no_grad():
             return torch.export.export(module, args, dict(kwargs or {}), strict=False)
     except Exception as error:  # torch has no one type for what it cannot trace; the module's own errors come out too
         reason = (str(error).strip() or "no reason given").splitlines()[0]
@@ -94,13 +94,18 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] 
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Keep torch from printing half-made graphs when it fails, and warnings when it does not."""
-    before, nowhere = logging.root.manager.disable, io.StringIO()
+def _quiet() -> Iterator[None]:
+    """Keep torch from printing half-made graphs when it fails, from warnings, and from a stack trace for every node."""
+    import torch.fx.config as config
+
+    disabled, nowhere = logging.root.manager.disable, io.StringIO()
+    traces = getattr(config, "do_not_emit_stack_traces", False)  # absent from older releases
     logging.disable(logging.CRITICAL)
+    config.do_not_emit_stack_traces = True  # a fifth of the time
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(nowhere), contextlib.redirect_stdout(nowhere):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        config.do_not_emit_stack_traces = traces
+        logging.disable(disabled)

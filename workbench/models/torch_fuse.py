@@ -87,13 +87,19 @@ class Drafts:
         """Where each operator stands."""
         return {draft: place for place, draft in enumerate(self.all)}
 
+    def room(self, tensor: Tensor) -> tuple[bool, int]:
+        """How fit what made a tensor is for an addition: whether its shape counts one more, then how late it runs."""
+        maker = tensor.maker
+        assert maker
+        return isinstance(maker.shape, Matmul | Conv | Gather) and not maker.added, self.places()[maker]
+
     def merge(self, parts: Sequence[Draft], leaf: str, shape: Matmul, outputs: Sequence[Sequence[Tensor]]) -> Draft:
         """One Matmul for several of one input; the tensors of ``outputs[i]`` become its output i."""
         first = min(parts, key=self.places().__getitem__)
         if len(parts) > 1:
             levels = zip(*(part.path for part in parts), strict=False)
             first.path = (*(names[0] for names in takewhile(lambda names: len(set(names)) == 1, levels)), leaf)
-        first.shape = shape
+        first.shape, first.uncounted = shape, sum(part.uncounted for part in parts)
         first.weights = tuple(weight for part in parts for weight in part.weights)
         first.gains = tuple(dict.fromkeys(gain for part in parts for gain in part.gains))
         first.writes = [group[0] for group in outputs]
@@ -192,7 +198,8 @@ def _together(one: Shape, other: Gather) -> Gather | None:
 
 
 def _same_input(one: Draft, other: Draft) -> bool:
-    return unique(one.reads) == unique(other.reads) and one.gains == other.gains
+    alike = one.gains == other.gains and unique(one.also) == unique(other.also)
+    return alike and unique(one.reads) == unique(other.reads)
 
 
 def _plain(parts: Sequence[Draft], columns: int) -> list[Matmul]:

@@ -234,12 +234,11 @@ class Reader:
         small = [i for i, one in enumerate(given) if numel(one) < numel(node)]
         if len(small) == 1 and len(given) == 2 and op in ("add", "sub", "mul", "div"):
             return self._broadcast(node, op, values[1 - small[0]], values[small[0]], given[small[0]])
-        places = self.drafts.places()
-        order = [max((places.get(t.maker, -1) for t in value.sources if t.maker), default=-1) for value in values]
         if op in ("add", "sub") and len(values) == 2 and not small:
-            for host, other in ((0, 1), (1, 0)) if order[0] > order[1] else ((1, 0), (0, 1)):
-                if self.whole(values[host], node):
-                    return self._sum(node, values[host], values[other])
+            hosts = [i for i in (0, 1) if self.whole(values[i], node)]
+            if hosts:
+                host = max(hosts, key=lambda i: self.drafts.room(values[i].sources[0]))
+                return self._sum(node, values[host], values[1 - host])
         if op == "mul" and len(values) == 2 and not small and all(self.whole(value, node) for value in values):
             gated = self._gated(node, values[0].sources[0], values[1].sources[0])
             if gated:

@@ -23,7 +23,7 @@ from workbench.predict.queues import LevelQueue, executions
 from workbench.predict.regions import Regions, treatment_of
 from workbench.program import Program
 from workbench.simulate import CAUSES, Exit, Exits, Run, path_of, simulate
-from workbench.uncertainty import interval_ns
+from workbench.uncertainty import Draws, draw, interval_of
 
 # Causes whose length is the cost table's, as indices into CAUSES.
 ON_TILES = [CAUSES.index(cause) for cause in ("compute", "tail", "weights", "activations")]
@@ -58,6 +58,7 @@ class Pricer(Regions):
         arms: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(program, device, table, batch, configurations, arms)
+        self._draws: dict[str, Draws] = {}
         self._regions: dict[tuple[Region, tuple[object, ...]], RegionPrediction] = {}
 
     def entries(self, region: Region, composition: Composition | None = None) -> list[Entry]:
@@ -130,7 +131,8 @@ class Pricer(Regions):
             ns += times * run.makespan_ns
             launches += times
             tiles += times * len(run.end_ns)
-            events += times * int(np.count_nonzero(np.bincount(run.queue.signal[run.tiles])))
+            signal = run.queue.signal[run.tiles]  # a call's events are numbered after those of the call before
+            events += times * (int(signal.max()) - int(signal.min()) + 1)
             stages += times * len(on_path)
             provenances.add(priced.provenance)
         overheads = sum(split[cause] for cause in ("launch", "ramp", "drain", "dispatch", "event_wait"))
@@ -152,7 +154,7 @@ class Pricer(Regions):
         notes = (self.program.assumed,) if self.program.assumed else ()
         return Prediction(
             program=self.program.name, device=self.device.name, batch=self.batch, composition=composition,
-            ttfo_ns=ttfo_ns, interval_ns=interval_ns(ttfo_ns, self.sigma_ns(parts)), causes_ns=split,
+            ttfo_ns=ttfo_ns, interval_ns=interval_of(self.draws(composition, ttfo_ns, parts), ttfo_ns), causes_ns=split,
             regions=parts, throughput_per_s=self.throughput_per_s(composition) if throughput else None,
             provenance=worst({part.provenance for part in parts}), notes=notes,
         )  # fmt: skip
@@ -170,6 +172,13 @@ class Pricer(Regions):
         depth, item = self.place[region.items[0]]
         saved_ns = self.saved_ns(Exits.of(entry.before), depth, [item], dict(entry.index), region.arm)
         return entry.times * int(saved_ns[0])
+
+    def draws(self, composition: Composition, ttfo_ns: int, parts: tuple[RegionPrediction, ...]) -> Draws:
+        """Draws of a prediction's time, ns; the same each time."""
+        key = composition.digest
+        if key not in self._draws:
+            self._draws[key] = draw(ttfo_ns, self.sigma_ns(parts))
+        return self._draws[key]
 
     def sigma_ns(self, parts: tuple[RegionPrediction, ...]) -> dict[str, float]:
         """Standard deviations of a composition's time by source of error; the same source adds up over regions.

@@ -94,6 +94,7 @@ class LevelQueues:
         self._kernel_queues: dict[tuple[tuple[int, int, Configuration], ...], tuple[TileQueue, list[TileCosts]]] = {}
         self._slowest: dict[tuple[int, int, Configuration, int], list[int]] = {}
         self._sequences: dict[tuple[int, tuple[int, ...]], tuple[tuple[Call, ...], tuple[int, ...]]] = {}
+        self._structures: dict[tuple[int, Configuration], TileQueue] = {}
         self._lowerings: dict[tuple[int, Configuration], Lowered] = {}
         self._best: dict[tuple[str, str, int], Configuration] = {}
 
@@ -135,11 +136,14 @@ class LevelQueues:
         )
         costs = self._call_tiles([(call, configuration) for call in sequence])
         weight_ns, input_ns, ns = _times(costs)
-        queue = TileQueue(
-            lane=tiles.lane, op=tiles.call, signal=events.signal, wait_ptr=events.wait_ptr,
-            wait_event=events.wait_event, threshold=events.threshold, weight_ns=weight_ns,
-            input_ns=input_ns, compute_ns=ns, lanes=tiles.lanes, ops=len(sequence),
-        )  # fmt: skip
+        if (depth, configuration) in self._structures:
+            queue = self._structures[depth, configuration].retimed(weight_ns, input_ns, ns)
+        else:
+            queue = self._structures[depth, configuration] = TileQueue(
+                lane=tiles.lane, op=tiles.call, signal=events.signal, wait_ptr=events.wait_ptr,
+                wait_event=events.wait_event, threshold=events.threshold, weight_ns=weight_ns,
+                input_ns=input_ns, compute_ns=ns, lanes=tiles.lanes, ops=len(sequence),
+            )  # fmt: skip
         o = self.device.overhead("megakernel", configuration.workers)
         mechanism = _mechanism(o, prefetch_depth=self.device.prefetch_depth)
         return _level_queue(queue, mechanism, sequence, lowered.item_stop, costs)
@@ -232,8 +236,11 @@ class LevelQueues:
         if key not in self._slowest:
             found = []
             for step in call_steps(call, self.batch, configuration):
-                ns = self.table.call_tiles(step, self.batch, configuration).total_ns
-                found.append(int(np.bincount(_lanes(len(ns), configuration), ns + each_ns).max()))
+                ns = self.table.call_tiles(step, self.batch, configuration).total_ns + each_ns
+                turns = -(-len(ns) // configuration.workers)
+                by_turn = np.zeros(turns * configuration.workers, np.int64)
+                by_turn[: len(ns)] = ns
+                found.append(int(by_turn.reshape(turns, -1).sum(axis=0).max()))
             self._slowest[key] = found
         return self._slowest[key]
 

@@ -8,6 +8,7 @@ depth that the regions from one start have. And where launches overlap, a kernel
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,10 +28,12 @@ from workbench.predict.handover import Passage, Text
 from workbench.predict.queues import LevelQueues, executions
 from workbench.program import Item, Loop, Program, items
 from workbench.simulate import Exit, Exits, ItemRegions, chain_ns, follow_ns, item_regions, makespan
+from workbench.simulate.items import later
 
 Costs = npt.NDArray[np.int64]
 ILLEGAL_NS = 1 << 60  # the cost of a region that cannot run
 MOST_KEPT = 2_000  # results that are kept for a table, by content
+NUMBERS = itertools.count()
 Kept = TypeVar("Kept")
 
 
@@ -56,7 +59,8 @@ class Regions(LevelQueues):
         self._costs: dict[tuple[int, str], Costs] = {}
         self._all_depths: dict[tuple[int, Configuration], list[list[int | None]]] = {}
         self._exits: dict[tuple[int, int, int, str, tuple[int, ...]], Exit | None] = {}
-        self._contents: dict[tuple[int, tuple[int, ...]], tuple[Hashable, ...]] = {}
+        self._contents: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._ways: dict[str, int] = {}
         self._alone: dict[Region, int] = {}
         self._ends: dict[tuple[int, str, str, int], Costs] = {}
         self._handovers: dict[tuple[int, str, str], Costs] = {}
@@ -90,7 +94,7 @@ class Regions(LevelQueues):
     def can_run(self, depth: int, treatment: str) -> npt.NDArray[np.bool_]:
         """(items, items + 1): whether the region of items [i, j) fits the device; false where j <= i."""
         count = len(self.levels[depth].items)
-        found = ~np.tri(count, count + 1, dtype=np.bool_)
+        found = later(count).copy()
         if treatment[:1].isdigit():
             configuration = Configuration.parse(treatment)
             for start in range(count):
@@ -133,13 +137,13 @@ class Regions(LevelQueues):
             for index, times in executions(self.levels[depth]):
                 ns = self._level_regions(depth, index, treatment).ns
                 total = np.minimum(total + np.where(ns < 0, ILLEGAL_NS, times * ns), ILLEGAL_NS)
-            total[np.tri(count, count + 1, dtype=np.bool_)] = -1
+            total[~later(count)] = -1
             self._costs[key] = total
         return self._costs[key]
 
     def _level_regions(self, depth: int, index: Mapping[str, int], treatment: str) -> ItemRegions:
         """Every region of a level at one loop index; with how it ends, if that matters to some arm."""
-        content = (*self._content_key(depth, index, treatment), bool(self.overlapping))
+        content = ("regions", *self._content_key(depth, index, treatment), bool(self.overlapping))
         return self._kept(content, partial(self._simulated, depth, index, treatment))
 
     def _simulated(self, depth: int, index: Mapping[str, int], treatment: str) -> ItemRegions:
@@ -153,7 +157,7 @@ class Regions(LevelQueues):
         exits = bool(self.overlapping) and treatment not in self.device.whole_arms
         return item_regions(priced.queue, priced.mechanism, priced.item_stop, depths, exits=exits)
 
-    def _kept(self, content: tuple[Hashable, ...], make: Callable[[], Kept]) -> Kept:
+    def _kept(self, content: Hashable, make: Callable[[], Kept]) -> Kept:
         """What the table's prices come to, by content; made once."""
         kept = self.table.region_costs
         if content not in kept:
@@ -163,10 +167,21 @@ class Regions(LevelQueues):
         return cast(Kept, kept[content])
 
     def _content_key(self, depth: int, index: Mapping[str, int], treatment: str) -> tuple[Hashable, ...]:
+        """All that a level's costs hang on, as numbers that stand for their content: they are asked for often."""
         shown = (depth, self.index_key(depth, index))
         if shown not in self._contents:
-            self._contents[shown] = self._content(depth, index)
-        return self._contents[shown], treatment, self._overheads_of(treatment), self.device.limits
+            self._contents[shown] = self._number_of(self._content(depth, index))
+        return self._contents[shown], self._way(treatment)
+
+    def _way(self, treatment: str) -> int:
+        """A number for a treatment with its overheads on a device of these limits."""
+        if treatment not in self._ways:
+            self._ways[treatment] = self._number_of((treatment, self._overheads_of(treatment), self.device.limits))
+        return self._ways[treatment]
+
+    def _number_of(self, content: Hashable) -> int:
+        """The number that stands for a content; a number stands for one content only."""
+        return self._kept(content, partial(next, NUMBERS))
 
     def _content(self, depth: int, index: Mapping[str, int]) -> tuple[Hashable, ...]:
         """All of a level that its costs depend on; a benchmark table knows operators by name, a roofline by shape."""
@@ -259,7 +274,7 @@ class Regions(LevelQueues):
             total = np.zeros((count, count + 1), np.int64)
             if treatment not in self.device.whole_arms:
                 for index, times in executions(self.levels[depth]):
-                    content = (*self._content_key(depth, index, treatment), self._overheads_of(arm))
+                    content = ("handed over", *self._content_key(depth, index, treatment), self._way(arm))
                     total += times * self._kept(content, partial(self._handed_over, depth, index, treatment, arm))
             self._handovers[key] = total
         return self._handovers[key]

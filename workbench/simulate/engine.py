@@ -271,10 +271,17 @@ def chain_ns(queue: TileQueue, mechanism: Mechanism) -> tuple[NDArray[np.int64],
     """
     from workbench.simulate import kernels
 
-    tiles, costs = region_inputs(queue, mechanism, 0, queue.ops)
-    first_ns, follow_ns = np.empty(queue.ops, np.int64), np.empty(queue.ops, np.int64)
-    kernels.overlap_chain(tiles, costs, mechanism.wait_ns, queue.lanes, queue.ops, first_ns, follow_ns)
-    return first_ns, (follow_ns if mechanism.overlap else first_ns)
+    m, (tiles, costs) = mechanism, region_inputs(queue, mechanism, 0, queue.ops)
+    key = (m.dispatch_ns, m.signal_ns, m.prefetch_depth)  # all that an operator by itself hangs on
+    if key not in queue.alone_ns:
+        queue.alone_ns[key] = np.empty(queue.ops, np.int64)
+        kernels.alone_each(tiles, costs, queue.lanes, queue.ops, queue.alone_ns[key])
+    first_ns = queue.alone_ns[key] + np.where(queue.op_ptr[1:] > queue.op_ptr[:-1], m.gap_ns, 0)
+    if not m.overlap:
+        return first_ns, first_ns
+    follow_ns = first_ns.copy()
+    kernels.follow_chain(tiles, costs, m.wait_ns, queue.lanes, queue.ops, follow_ns)
+    return first_ns, follow_ns
 
 
 def _chained(

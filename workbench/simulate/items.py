@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,14 @@ class ItemRegions:
         return Exit(int(self.started_ns[start, stop]), self.free_ns[start, stop])
 
 
+@lru_cache(64)
+def later(count: int) -> NDArray[np.bool_]:
+    """(count, count + 1): where j > i."""
+    inside = ~np.tri(count, count + 1, dtype=np.bool_)
+    inside.flags.writeable = False
+    return inside
+
+
 def item_regions(
     queue: TileQueue,
     mechanism: Mechanism,
@@ -72,7 +81,7 @@ def item_regions(
 
     tiles, costs = region_inputs(queue, mechanism, 0, queue.ops)
     stops, count = np.array(item_stop, np.int64), len(item_stop)
-    inside = ~np.tri(count, count + 1, dtype=np.bool_)
+    inside = later(count)
     if mechanism.barrier:
         if mechanism.prefetch_depth > 1 or depths is not None:
             raise GraphError("kernels one after another load nothing ahead: prefetch_depth is 0 or 1 in every region")

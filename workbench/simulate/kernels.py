@@ -507,28 +507,30 @@ def follow_each(
 
 
 @_jit
-def overlap_chain(
-    tiles: Tiles, costs: Costs, wait_ns: int, lanes: int, ops: int,
-    first_ns: NDArray[np.int64], follow_ns: NDArray[np.int64],
-) -> None:  # fmt: skip
-    """For each operator its time as a first kernel (its gap before it), and after the operator before it."""
+def alone_each(tiles: Tiles, costs: Costs, lanes: int, ops: int, out_ns: NDArray[np.int64]) -> None:
+    """Time of each operator by itself on idle lanes; 0 if it has no tiles."""
+    ready, free, scratch = np.zeros(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    out = np.empty((5, 0), np.int64)
+    for op in range(np.uint64(ops)):
+        out_ns[op] = 0
+        if tiles.op_ptr[op] < tiles.op_ptr[op + _ONE]:
+            out_ns[op] = _run_kernel(tiles, costs, op, ready, 0, free, scratch, out, False, np.uint64(0))[0]
+
+
+@_jit
+def follow_chain(tiles: Tiles, costs: Costs, wait_ns: int, lanes: int, ops: int, follow_ns: NDArray[np.int64]) -> None:
+    """For each operator that has tiles and another before it, its time after that one."""
     ready, free, scratch = np.empty(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
     before, out, started = np.zeros(lanes, np.int64), np.empty((5, 0), np.int64), 0
-    some = False
+    nothing, some = np.zeros(lanes, np.int64), False
     for op in range(np.uint64(ops)):
         if tiles.op_ptr[op] == tiles.op_ptr[op + _ONE]:
-            first_ns[op] = follow_ns[op] = 0
             continue
-        ready[:] = 0
-        end, begun = _run_kernel(tiles, costs, op, ready, 0, free, scratch, out, False, np.uint64(0))
-        first_ns[op] = costs.gap_ns + end
-        follow_ns[op] = first_ns[op]
-        own_started, own = _leave(end, begun, free), free.copy()
         if some:
             _enter(costs, 0, started, before, ready)
             follow_ns[op] = _run_kernel(tiles, costs, op, ready, wait_ns, free, scratch, out, False, np.uint64(0))[0]
-        before[:] = own
-        started, some = own_started, True
+        end, begun = _run_kernel(tiles, costs, op, nothing, 0, before, scratch, out, False, np.uint64(0))
+        started, some = _leave(end, begun, before), True
 
 
 @_jit

@@ -5,7 +5,7 @@ Indices are unsigned and times are whole nanoseconds, so that equal times compar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,15 @@ class TileQueue:
             view.flags.writeable = False
             object.__setattr__(self, field.name, view)
 
+    def retimed(
+        self, weight_ns: NDArray[np.int64], input_ns: NDArray[np.int64], compute_ns: NDArray[np.int64]
+    ) -> TileQueue:
+        """The same tiles and events with other times; what is known of them is not worked out, or checked, again."""
+        other = replace(self, weight_ns=weight_ns, input_ns=input_ns, compute_ns=compute_ns)
+        shared = ("op_ptr", "last_signaller", "waiter", "waiters", "_waits_in_own_op", "_structure_is_sound")
+        other.__dict__.update({name: self.__dict__[name] for name in shared if name in self.__dict__})
+        return other
+
     def __reduce__(self) -> tuple[type[TileQueue], tuple[object, ...]]:
         return TileQueue, tuple(getattr(self, field.name) for field in fields(self))  # else unpickled writable
 
@@ -94,6 +103,16 @@ class TileQueue:
         )  # fmt: skip
 
     @cached_property
+    def _structure_is_sound(self) -> bool:
+        _check_structure(self)
+        return True
+
+    @cached_property
+    def alone_ns(self) -> dict[tuple[int, int, int], NDArray[np.int64]]:
+        """Memory of `engine.chain_ns`."""
+        return {}
+
+    @cached_property
     def total_ns(self) -> int:
         """All times of all tiles together; of a checked queue, so that they fit."""
         return sum(int(times.sum()) for times in (self.weight_ns, self.input_ns, self.compute_ns))
@@ -121,7 +140,20 @@ def _refuse(bad: NDArray[np.bool_], what: str, rule: str, *values: NDArray[np.ge
 
 def check_tile_queue(queue: TileQueue) -> None:
     """Raise `GraphError` unless `queue` can be simulated, naming the first tile or event that breaks a rule."""
-    q, tiles, events = queue, len(queue.lane), len(queue.threshold)
+    assert queue._structure_is_sound
+    total_ns = 0.0
+    for name in ("weight_ns", "input_ns", "compute_ns"):
+        times = getattr(queue, name)
+        _refuse(times < 0, f"tile {{i}} has {name}={{v[0]}}", "times are not negative", times)
+        total_ns += times.sum(dtype=np.float64)
+    if total_ns > _LONGEST_NS:
+        raise GraphError(
+            f"the {len(queue.lane)} tiles take {total_ns:.3g} ns together; more than {_LONGEST_NS:.3g} ns overflow"
+        )
+
+
+def _check_structure(q: TileQueue) -> None:
+    events = len(q.threshold)
     _refuse(q.lane >= q.lanes, "tile {i} is on lane {v[0]}", f"lanes are 0..{q.lanes - 1}", q.lane)
     _refuse(q.op >= q.ops, "tile {i} is of operator {v[0]}", f"operators are 0..{q.ops - 1}", q.op)
     _refuse(
@@ -155,10 +187,3 @@ def check_tile_queue(queue: TileQueue) -> None:
         "a tile may wait only for earlier tiles, so this is a cycle or a queue that is not in program order",
         q.waiter, q.wait_event, last,
     )  # fmt: skip
-    total_ns = 0.0
-    for name in ("weight_ns", "input_ns", "compute_ns"):
-        times = getattr(q, name)
-        _refuse(times < 0, f"tile {{i}} has {name}={{v[0]}}", "times are not negative", times)
-        total_ns += times.sum(dtype=np.float64)
-    if total_ns > _LONGEST_NS:
-        raise GraphError(f"the {tiles} tiles take {total_ns:.3g} ns together; more than {_LONGEST_NS:.3g} ns overflow")
