@@ -265,7 +265,7 @@ def test_without_an_eager_arm_coverage_is_of_the_fastest_tiles(arms: tuple[str, 
     priced = Pricer(PROGRAM, synthetic.device(), table, 1, (ONE, TWO), arms)
     ns = {name: 0 for name in PROGRAM.operators()}
     for call in calls(PROGRAM.first):
-        configuration = priced.kernel_configuration(call)
+        configuration = priced.kernel_configuration(call, next(iter(arms or priced.device.arms)))
         tiles = table.tiles(call.operator, 1, 0, configuration).ns.tolist()
         ns[call.operator.name] += max(
             sum(tiles[lane :: configuration.workers]) for lane in range(configuration.workers)

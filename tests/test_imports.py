@@ -90,7 +90,7 @@ def test_no_two_modules_import_each_other_even_within_a_package() -> None:
 
 
 HEAVY = {
-    "torch": ("measure/", "models/demo_tts_torch.py"),
+    "torch": ("measure/", "models/demo_tts_torch.py", "models/torch_export.py"),
     "plotly": ("figures/", "widgets/"),
     "ipywidgets": ("widgets/",),
     "anywidget": ("widgets/",),

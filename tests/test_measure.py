@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_every_composition_says_what_torch_says(module: DemoTTS, pool: Workers, 
     text = np.random.default_rng(batch).integers(0, 256, (batch, 8), np.int32)
     pcm, codes = reference(module, text)
     for composition in some_compositions(pricer):
-        executor = CpuExecutor(model, composition, pool, pricer.kernel_configuration)
+        executor = CpuExecutor(model, composition, pool, partial(pricer.kernel_configuration, arm="replay"))
         model.floats[model.tensors["pcm"].offset :][: model.tensors["pcm"].size] = np.nan  # nothing may be left over
         assert executor.run(text) > 0
         assert (executor.codes() == codes).all(), composition
@@ -103,7 +104,7 @@ def test_restarting_workers_and_changing_prompts_never_changes_an_answer(module:
         pcm, _ = reference(module, text)
         with Workers(WORKERS) as workers:
             made = compose.per_stage(PROGRAM, compose.Configuration(2, 1 + number % 2))
-            executor = CpuExecutor(model, made, workers, pricer.kernel_configuration, launches)  # type: ignore[arg-type]
+            executor = CpuExecutor(model, made, workers, partial(pricer.kernel_configuration, arm="replay"), launches)  # type: ignore[arg-type]
             executor.run(text)
             assert np.abs(executor.pcm() - pcm).max() < 1e-4 * np.abs(pcm).max()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from types import MappingProxyType
 
@@ -41,6 +42,8 @@ OVERHEADS = (
     "drain_ns",
 )
 MEMORY = ("latency_ns", "bytes_in_flight_per_sm", "achieved_frac", "l2_over_dram", "compute_frac", "error_frac")
+MMA_ROWS = 16  # rows of the smallest tensor-core tile
+LANES_PER_SM = 128  # fp32 multiply-adds a clock on the architectures that ship here
 PREFETCH_DEPTH = 3  # at most: the tile at work and the next two, as Hazy's loader holds on an H100
 
 
@@ -81,6 +84,21 @@ class Gpu:
             return self["measured_dram_bytes_per_s"]
         return self["dram_bytes_per_s"] * self["achieved_frac"]
 
+    @property
+    def cuda_flops_per_s(self) -> float:
+        """Of fp32 multiply-adds on all CUDA cores."""
+        return 2 * LANES_PER_SM * self["clock_hz"] * self.sm_count
+
+    @property
+    def mma_flops_per_s(self) -> float:
+        """Of tensor cores, full tiles, as bodies reach it."""
+        return self["bf16_flops_per_s"] * self["compute_frac"]
+
+    @property
+    def mma_rows(self) -> int:
+        """Rows of a product from which tensor cores, their tiles filled up with nothing, beat CUDA cores."""
+        return min(MMA_ROWS, ceil(MMA_ROWS * self.cuda_flops_per_s / self.mma_flops_per_s))
+
     def device(self) -> Device:
         """The device as the predictor sees it: SMs are workers; overheads of a megakernel and of each arm.
 
@@ -108,6 +126,7 @@ class Gpu:
                 shared_bytes=int(self["shared_bytes_per_block"]),
                 threads=int(self["threads_per_sm"]),
             ),
+            mma_rows=self.mma_rows,
             host_ns=int(self["launch_ns"]),
             waits_ns={"graph_pdl": int(self["graph_pdl_gap_ns"])},
         )

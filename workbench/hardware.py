@@ -77,6 +77,7 @@ class Device:
     prefetch_depth: int = 0  # tiles whose weights a worker of a megakernel can hold at most, see ``simulate.Mechanism``
     whole_arms: tuple[str, ...] = ("eager",)  # conventional arms whose operators were timed whole, not tile by tile
     limits: Limits | None = None  # of a block; None: a worker runs any tile
+    mma_rows: int = 16  # rows of a product from which its body uses tensor cores
     host_ns: int = 0  # once a run, before its first launch
     waits_ns: Mapping[str, int] = field(default_factory=dict)  # arms whose launches overlap: ``Mechanism.wait_ns``
 

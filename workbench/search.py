@@ -256,7 +256,7 @@ class _Search:
         level = self.pricer.levels[depth]
         stop = len(level.items)
         keys = {t: self._keys(depth, t, followers) for t in self.pricer.treatments}
-        nodes = {(place, last, after): END for place in (stop,) for last in self.lasts for after in ("",)}
+        nodes: dict[tuple[int, str, str], _Node] = {(stop, last, ""): END for last in self.lasts}
         best = {(last, after): np.full(stop + 1, NEVER, np.int64) for last in self.lasts for after in self.nexts}
         for last in self.lasts:
             best[last, ""][stop] = 0

@@ -165,7 +165,7 @@ class Walk:
         if self.device.limits is None:
             return self.device.prefetch_depth
         shared = max(
-            needs()[body(call.operator.shape, self.batch, configuration)].shared_bytes for call in sequence
+            needs()[body(call.operator.shape, self.batch, configuration, self.device.mma_rows)].shared_bytes for call in sequence
         )  # fmt: skip
         return min(self.device.prefetch_depth, (self.device.limits.shared_bytes - shared) // PAGE_BYTES)
 

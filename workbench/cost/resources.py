@@ -19,7 +19,6 @@ from workbench.shapes import Argmax, Attention, Conv, Depthwise, Experts, Gather
 
 PATH = Path(__file__).resolve().parents[2] / "data" / "bodies.toml"
 THREADS = 256  # 8 warps, as the bodies were compiled
-MMA_ROWS = 16  # rows of the smallest tensor-core tile; products of fewer run on CUDA cores
 PAGE_BYTES = 65_536  # weights of one tile: 16 columns of 2048 in bf16, four pages of Hazy's
 
 KINDS: dict[type[Shape], str] = {
@@ -28,13 +27,16 @@ KINDS: dict[type[Shape], str] = {
 }  # fmt: skip
 
 
-def body(shape: Shape, batch: int, configuration: Configuration) -> str:
-    """The kind of body that runs a shape's tiles: products by the rows of a tile, others by their family."""
+def body(shape: Shape, batch: int, configuration: Configuration, mma_rows: int) -> str:
+    """The kind of body that runs a shape's tiles: products by the rows of a tile, others by their family.
+
+    Products of ``mma_rows`` rows or more run on tensor cores.
+    """
     if not isinstance(shape, Matmul | Experts):
         return KINDS[type(shape)]
     rows = batch * shape.rows
     rows = min(rows, configuration.rows or rows)
-    return "gemv" if rows < MMA_ROWS else "mma_rows_64" if rows <= 64 else "mma_rows_128"
+    return "gemv" if rows < mma_rows else "mma_rows_64" if rows <= 64 else "mma_rows_128"
 
 
 @cache
@@ -52,9 +54,9 @@ def union(kinds: Iterable[str]) -> Limits:
     return Limits(max(n.registers for n in each), max(n.shared_bytes for n in each), max(n.threads for n in each))
 
 
-def bodies(operators: Iterable[Operator], batch: int, configuration: Configuration) -> frozenset[str]:
+def bodies(operators: Iterable[Operator], batch: int, configuration: Configuration, mma_rows: int) -> frozenset[str]:
     """Kinds of bodies that these operators are run by."""
-    return frozenset(body(operator.shape, batch, configuration) for operator in operators)
+    return frozenset(body(operator.shape, batch, configuration, mma_rows) for operator in operators)
 
 
 @lru_cache(4096)

@@ -3,8 +3,9 @@
 Memory time of a tile is its bytes over the smaller of two rates (DESIGN: fair share, and Little's law, J. D. C. Little
 1961): ``achieved bandwidth / tiles at once`` and ``bytes in flight / latency`` of an SM. So an operator of few tiles
 cannot take the whole bandwidth. Inputs come from L2 at a multiple of that rate, except attention's cache and a scan's
-state, which come from DRAM. Arithmetic runs on CUDA cores while a tile has fewer than MMA_ROWS rows, else on tensor
-cores at a fraction of peak. All constants are in the device's file.
+state, which come from DRAM. Weights up to a page are loaded before the body, the rest while it works, and the body
+takes the longer of the two. Arithmetic runs on CUDA cores or on tensor cores, at a fraction of peak, where rows are
+filled up to whole tiles of MMA_ROWS: on whichever is faster. All constants are in the device's file.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from collections.abc import Hashable
 import numpy as np
 
 from workbench.compose import Configuration
+from workbench.cost.resources import PAGE_BYTES
 from workbench.cost.table import TileCosts
-from workbench.gpu import Gpu
+from workbench.gpu import MMA_ROWS, Gpu
 from workbench.hardware import Provenance
 from workbench.lower.lowering import operator_cut
 from workbench.program import Call, Operator
 from workbench.shapes import Attention, Experts, Matmul, Scan
 
-MMA_ROWS = 16  # rows of the smallest tensor-core tile
-LANES_PER_SM = 128  # fp32 multiply-adds a clock on the architectures that ship here
 # How a megakernel may cut operators, after ``SMs x``: as Hazy's latency kernel does; twice as many tiles of at most 64
 # rows, and attention's cache in parts; four times as many of at most 128 rows (as Hazy's throughput kernel has).
 TILINGS = ("1+c16+i2048+p1", "2+r64+p8", "4+r128+p4")
@@ -58,24 +58,28 @@ class Roofline:
         inputs = work.read_bytes * (np.ones_like(share) if isinstance(operator.shape, Matmul | Experts) else share)
         from_dram = 1.0 if isinstance(operator.shape, Attention | Scan) else self.gpu["l2_over_dram"]
         rows = batch * operator.shape.rows
+        weights = share * work.weight_bytes
+        ahead = np.minimum(weights, PAGE_BYTES)
         times = [
-            share * work.weight_bytes / dram,
+            ahead / dram,
+            (weights - ahead) / dram,
             inputs / (dram * from_dram),
             share * work.flops / self._flops_per_ns(rows),
         ]
-        weight, given, compute = (np.ceil(t).astype(np.int64) for t in times)
+        weight, streamed, given, compute = (np.ceil(t).astype(np.int64) for t in times)
         provenance = self.gpu.provenance("dram_bytes_per_s", "clock_hz", "latency_ns", "compute_frac")
         return TileCosts(
-            ns=np.maximum(1, compute), spread_frac=self.gpu["error_frac"],
+            ns=np.maximum(1, np.maximum(compute, streamed)), spread_frac=self.gpu["error_frac"],
             provenance=Provenance.ASSUMED if provenance is Provenance.ASSUMED else Provenance.ANALYTICAL,
-            weight_ns=weight, input_ns=given,
+            weight_ns=weight, input_ns=given, streams=streamed > compute,
         )  # fmt: skip
 
     def _little_bytes_per_s(self) -> float:
         return self.gpu["bytes_in_flight_per_sm"] / (self.gpu["latency_ns"] * 1e-9)
 
     def _flops_per_ns(self, rows: int) -> float:
-        """Of one SM."""
-        if rows < MMA_ROWS:
-            return 2 * LANES_PER_SM * self.gpu["clock_hz"] / 1e9
-        return self.gpu["bf16_flops_per_s"] * self.gpu["compute_frac"] / self.gpu.sm_count / 1e9
+        """Of one SM, of those that count: rows that only fill a tile up do not."""
+        if rows < self.gpu.mma_rows:
+            return self.gpu.cuda_flops_per_s / self.gpu.sm_count / 1e9
+        filled = rows / (-(-rows // MMA_ROWS) * MMA_ROWS)
+        return self.gpu.mma_flops_per_s * filled / self.gpu.sm_count / 1e9

@@ -42,7 +42,7 @@ class TileCosts:
     """Times of one operator's tiles (tiles,), relative half-IQR of their sum, and where they come from.
 
     ``ns`` is the body's time; loads of weights and of inputs are beside it where a source can tell them apart, else
-    they are in it and None here.
+    they are in it and None here. ``streams``: bodies that take as long as the weights which they load meanwhile.
     """
 
     ns: npt.NDArray[np.int64]
@@ -50,6 +50,7 @@ class TileCosts:
     provenance: Provenance
     weight_ns: npt.NDArray[np.int64] | None = None
     input_ns: npt.NDArray[np.int64] | None = None
+    streams: npt.NDArray[np.bool_] | None = None
 
     @property
     def total_ns(self) -> npt.NDArray[np.int64]:

@@ -71,7 +71,7 @@ class Part:
 
     def __init__(self, matrix: npt.NDArray[np.bool_], same_requests: npt.NDArray[np.bool_], runs: int) -> None:
         self.matrix, self.same_requests, self.runs = matrix, same_requests, runs
-        self.united = as_bits(matrix.any(axis=0))
+        self.united = as_bits(np.asarray(matrix.any(axis=0)))
         self.by_request = bool((matrix | ~same_requests).all())
         a_run = len(matrix) // runs  # requests are the slowest axis of a cut
         together = matrix.reshape(runs, a_run, -1).any(axis=1)

@@ -170,7 +170,7 @@ def _events(needs: list[list[Need]], sizes: list[int]) -> EventGraph:
         alike.setdefault((size, *[(groups[source], part) for source, part in need]), []).append(number)
     shape_of = [_NO_WAITS] * len(sizes)
     for (tiles, *waited), numbers in alike.items():
-        found = _waits(tiles, tuple(waited))  # type: ignore[arg-type]
+        found = _waits(tiles, tuple(waited))
         for number in numbers:
             shape_of[number] = found
     wait_ptr = np.zeros(sum(sizes) + 1, np.uint32)

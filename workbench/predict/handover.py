@@ -19,11 +19,11 @@ Index = dict[str, int]
 
 
 class Target(NamedTuple):
-    """Item ``item`` of level ``depth``, at ``index`` of the loops around it."""
+    """Item ``item`` of level ``depth``, ``at`` an index of the loops around it."""
 
     depth: int
     item: int
-    index: Mapping[str, int]
+    at: Mapping[str, int]
 
 
 class Passage(NamedTuple):
@@ -123,7 +123,7 @@ class Text:
         for p in passages:
             theirs = self.relevant[p.target.depth]
             source = tuple(p.source[name] for name in mine)
-            key = (source, p.target.depth, p.target.item, tuple(p.target.index[name] for name in theirs))
+            key = (source, p.target.depth, p.target.item, tuple(p.target.at[name] for name in theirs))
             times = p.times + (found[key].times if key in found else 0)
             found[key] = p._replace(times=times)
         return tuple(found.values())

@@ -25,6 +25,7 @@ from workbench.program import Program
 from workbench.simulate import CAUSES, Exit, Exits, Run, path_of, simulate
 from workbench.uncertainty import Draws, draw, interval_of
 
+COMPUTE, WEIGHTS = CAUSES.index("compute"), CAUSES.index("weights")
 # Causes whose length is the cost table's, as indices into CAUSES.
 ON_TILES = [CAUSES.index(cause) for cause in ("compute", "tail", "weights", "activations")]
 
@@ -40,7 +41,7 @@ class Launch(NamedTuple):
 class Entry(NamedTuple):
     """A region's launch at a loop index (as sorted pairs), the launch that it overlaps, and its times."""
 
-    index: tuple[tuple[str, int], ...]
+    at: tuple[tuple[str, int], ...]
     before: Exit | None
     times: int
 
@@ -74,7 +75,7 @@ class Pricer(Regions):
             if source is not None and (source.depth, source.item) in owner:
                 other = owner[source.depth, source.item]
                 start = self.place[other.items[0]][1]
-                before = self.exit(source.depth, start, source.item + 1, treatment_of(other), source.index)
+                before = self.exit(source.depth, start, source.item + 1, treatment_of(other), source.at)
             key = (self.index_key(depth, index), id(before))
             times += found[key].times if key in found else 0
             found[key] = Entry(tuple(sorted(index.items())), before, times)
@@ -84,7 +85,7 @@ class Pricer(Regions):
         """Simulate one launch of a region."""
         depth, start = self.place[region.items[0]]
         stop = start + len(region.items)
-        priced = self.level_queue(depth, dict(entry.index), treatment_of(region))
+        priced = self.level_queue(depth, dict(entry.at), treatment_of(region))
         mechanism = priced.mechanism
         if region.configuration is not None:
             held = self.depth_of(depth, start, stop, region.configuration)
@@ -101,7 +102,7 @@ class Pricer(Regions):
     def region(self, region: Region, composition: Composition | None = None) -> RegionPrediction:
         """Predict one region over all its launches; in a composition, with what overlapping launches save it."""
         entries = self.entries(region, composition)
-        key = region, tuple((entry.index, id(entry.before), entry.times) for entry in entries)
+        key = region, tuple((entry.at, id(entry.before), entry.times) for entry in entries)
         if key not in self._regions:
             self._regions[key] = self._region(region, entries)
         return self._regions[key]
@@ -118,7 +119,10 @@ class Pricer(Regions):
             split["host"] += times * host
             split["compute"] -= times * host
             path = path_of(run)
-            for cause, length in enumerate(_sums(path.cause, path.length_ns, len(CAUSES))):
+            streaming = (path.cause == COMPUTE) & priced.streams[path.tile]
+            for cause, length in enumerate(
+                _sums(np.where(streaming, WEIGHTS, path.cause), path.length_ns, len(CAUSES))
+            ):
                 split[CAUSES[cause]] += times * length
             owned = path.tile >= 0
             on_path = np.unique(run.queue.op[path.tile[owned]])
@@ -170,7 +174,7 @@ class Pricer(Regions):
         if entry.before is None:
             return 0
         depth, item = self.place[region.items[0]]
-        saved_ns = self.saved_ns(Exits.of(entry.before), depth, [item], dict(entry.index), region.arm)
+        saved_ns = self.saved_ns(Exits.of(entry.before), depth, [item], dict(entry.at), region.arm)
         return entry.times * int(saved_ns[0])
 
     def draws(self, composition: Composition, ttfo_ns: int, parts: tuple[RegionPrediction, ...]) -> Draws:

@@ -44,6 +44,7 @@ class LevelQueue:
     provenance: Provenance
     spread_frac: Mapping[str, float]
     host_ns: Times  # (calls,) the part of a call's time that is the host's
+    streams: npt.NDArray[np.bool_]  # (tiles,) bodies that are as long as the loads of weights within them
 
     def ops(self, start: int, stop: int) -> tuple[int, int]:
         """Calls of the items [start, stop)."""
@@ -288,7 +289,10 @@ def _level_queue(
 ) -> LevelQueue:
     spread = {call.operator.name: cost.spread_frac for call, cost in zip(sequence, costs, strict=True)}
     host = np.zeros(len(sequence), np.int64) if host_ns is None else host_ns
-    return LevelQueue(queue, mechanism, sequence, item_stop, worst({c.provenance for c in costs}), spread, host)
+    nothing = {len(cost.ns): np.zeros(len(cost.ns), np.bool_) for cost in costs}
+    streams = np.concatenate([nothing[len(cost.ns)] if cost.streams is None else cost.streams for cost in costs])
+    provenance = worst({cost.provenance for cost in costs})
+    return LevelQueue(queue, mechanism, sequence, item_stop, provenance, spread, host, streams)
 
 
 def _times(costs: Sequence[TileCosts]) -> tuple[Times, Times, Times]:

@@ -74,7 +74,8 @@ class Regions(LevelQueues):
 
     def _kinds(self, depth: int, start: int, stop: int, configuration: Configuration) -> frozenset[str]:
         chosen = self.levels[depth].items[start:stop]
-        return bodies((op for item in chosen for op in operators_in(item)), self.batch, configuration)
+        operators = (op for item in chosen for op in operators_in(item))
+        return bodies(operators, self.batch, configuration, self.device.mma_rows)
 
     def _depths(self, depth: int, start: int, configuration: Configuration) -> list[int | None]:
         """``depth_of`` for every stop beyond ``start``; it never rises with the stop."""
@@ -82,7 +83,7 @@ class Regions(LevelQueues):
         if key not in self._all_depths:
             count = len(self.levels[depth].items)
             each = [self._kinds(depth, item, item + 1, configuration) for item in range(count)]
-            unions = [accumulate(each[i:], frozenset.union) for i in range(count)]
+            unions = [accumulate(each[i:], lambda a, b: a | b) for i in range(count)]
             self._all_depths[key] = [[self._depth(kinds) for kinds in union] for union in unions]
         return self._all_depths[key][start]
 
@@ -176,12 +177,15 @@ class Regions(LevelQueues):
     def _way(self, treatment: str) -> int:
         """A number for a treatment with its overheads on a device of these limits."""
         if treatment not in self._ways:
-            self._ways[treatment] = self._number_of((treatment, self._overheads_of(treatment), self.device.limits))
+            self._ways[treatment] = self._number_of(
+                (treatment, self._overheads_of(treatment), self.device.limits, self.device.mma_rows)
+            )
         return self._ways[treatment]
 
     def _number_of(self, content: Hashable) -> int:
         """The number that stands for a content; a number stands for one content only."""
-        return self._kept(content, partial(next, NUMBERS))
+        number: int = self._kept(content, lambda: next(NUMBERS))
+        return number
 
     def _content(self, depth: int, index: Mapping[str, int]) -> tuple[Hashable, ...]:
         """All of a level that its costs depend on; a benchmark table knows operators by name, a roofline by shape."""
@@ -261,7 +265,8 @@ class Regions(LevelQueues):
         if key not in self._chains:
             self._chains[key] = chain_ns(priced.queue, priced.mechanism)
         ops = np.array([0, *priced.item_stop[:-1]])[items]
-        return self._chains[key][0][ops] - follow_ns(priced.queue, priced.mechanism, ops, before)
+        saved: Costs = self._chains[key][0][ops] - follow_ns(priced.queue, priced.mechanism, ops, before)
+        return saved
 
     def handovers(self, depth: int, treatment: str, arm: str) -> Costs:
         """(items, items + 1): what the overlapping ``arm`` saves at item j after the items [i, j), over all launches.

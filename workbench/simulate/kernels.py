@@ -181,7 +181,7 @@ def price_all(tiles: Tiles, costs: Costs, lanes: int, events: int, ops: int, out
 
 
 @_jit
-def _keep(out_ns: NDArray[np.int64], i: int, times: tuple[int, int, int, int, int]) -> int:
+def _keep(out_ns: NDArray[np.int64], i: int | np.uint64, times: tuple[int, int, int, int, int]) -> int:
     out_ns[0, i], out_ns[1, i], out_ns[2, i], out_ns[3, i], out_ns[4, i] = times
     return times[4]
 
@@ -436,7 +436,7 @@ def price_items(
 
 @_jit
 def _run_kernel(
-    tiles: Tiles, costs: Costs, op: np.uint64, ready_ns: NDArray[np.int64], given_ns: int,
+    tiles: Tiles, costs: Costs, op: int | np.uint64, ready_ns: NDArray[np.int64], given_ns: int,
     free_ns: NDArray[np.int64], ended_ns: NDArray[np.int64], out_ns: NDArray[np.int64], keep: bool, origin: np.uint64,
 ) -> tuple[int, int]:  # fmt: skip
     """One operator as a kernel whose lanes are ready at `ready_ns`, inputs not before `given_ns`: its end and when the
