@@ -83,7 +83,9 @@ def test_classify_names_a_category_with_evidence(here: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("model", ["llama_3_2_1b", "qwen3_tts_0_6b", "qwen3_tts_1_7b", "nh_tts_standin"])
 def test_every_model_is_predicted_on_a_gpu(capsys: pytest.CaptureFixture[str], model: str) -> None:
     frames = () if model == "llama_3_2_1b" else ("--first-frames", "1")
-    data = run_json(capsys, "predict", model, "--device", "h100_nvl", "--composition", "per-stage 132x1", *frames)
+    data = run_json(
+        capsys, "predict", model, "--device", "h100_nvl", "--composition", "per-stage 132x1+c16+i2048+p1", *frames
+    )
     assert sum(data["causes_ns"].values()) == data["ttfo_ns"]
     assert data["provenance"] == "assumed"
     assert data["notes"] or model.startswith("qwen3"), "a stand-in and recalled sizes say so"

@@ -164,9 +164,8 @@ class Walk:
         """Tiles' weights that fit beside the largest body."""
         if self.device.limits is None:
             return self.device.prefetch_depth
-        shared = max(
-            needs()[body(call.operator.shape, self.batch, configuration, self.device.mma_rows)].shared_bytes for call in sequence
-        )  # fmt: skip
+        kinds = {body(call.operator.shape, self.batch, configuration, self.device.mma_rows) for call in sequence}
+        shared = max(needs()[kind].shared_bytes for kind in kinds)
         return min(self.device.prefetch_depth, (self.device.limits.shared_bytes - shared) // PAGE_BYTES)
 
 

@@ -208,7 +208,7 @@ class CpuModel:
         if shape.heads:
             extra = self._rope(call, stage)
         return [
-            MATMUL, *box, *self._place(op.reads[0]), shape.inner, self.weights[key], *self._place(op.writes[0]),
+            MATMUL, *box[:6], *self._place(op.reads[0]), shape.inner, self.weights[key], *self._place(op.writes[0]),
             int(shape.norm), epilogue, *extra,
         ]  # fmt: skip
 
@@ -243,13 +243,13 @@ class CpuModel:
         hidden, table = config.hidden, config.codes * config.hidden
         if stage == "prefill":
             return [
-                GATHER, *box, 0, config.prompt, 1, 0, 1, self.weights["text"], 0, hidden,
+                GATHER, *box[:6], 0, config.prompt, 1, 0, 1, self.weights["text"], 0, hidden,
                 *self._place("prefill.x"), 1, -1, 0,
             ]  # fmt: skip
         if stage == "codec":
             z = self.tensors["codec.z"]
             return [
-                GATHER, *box, codes + config.codebooks, per_request, config.codebooks, 1, config.codebooks,
+                GATHER, *box[:6], codes + config.codebooks, per_request, config.codebooks, 1, config.codebooks,
                 self.weights["codec.codes"], config.codes * config.latent, config.latent,
                 z.offset + z.pad, z.shape[1] * z.stride, 1, z.stride, -1, 0,
             ]  # fmt: skip
@@ -258,13 +258,13 @@ class CpuModel:
             x = self.tensors["prefill.x"]
             last = x.offset + (config.prompt - 1) * hidden
             return [
-                GATHER, *box, codes + frame * config.codebooks, per_request, 0, 1, config.codebooks,
+                GATHER, *box[:6], codes + frame * config.codebooks, per_request, 0, 1, config.codebooks,
                 self.weights["talker.codes"], (config.codes + 1) * hidden, hidden,
                 *self._place("talker.x"), 1, last, config.prompt * hidden,
             ]  # fmt: skip
         step = index["predictor.steps"]
         return [
-            GATHER, *box, codes + (frame + 1) * config.codebooks + step, per_request, 0, 1, 1,
+            GATHER, *box[:6], codes + (frame + 1) * config.codebooks + step, per_request, 0, 1, 1,
             self.weights["predictor.codes"] + step * table, 0, hidden,
             *self._place("predictor.x"), 1, self.tensors["talker.x"].offset, hidden,
         ]  # fmt: skip
@@ -300,7 +300,7 @@ class CpuModel:
             if strides != y[1:]:
                 raise AssertionError(f"{op.name}: residual and output must be laid out alike")
         return [
-            CONV, *box, *x, shape.channels_in, shape.kernel, shape.dilation, weight, bias, snake, *y,
+            CONV, *box[:6], *x, shape.channels_in, shape.kernel, shape.dilation, weight, bias, snake, *y,
             epilogue, residual,
         ]  # fmt: skip
 
