@@ -7,13 +7,16 @@ whose threshold is their number; where a reader needs a part, each tile has an e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import GraphError
 from workbench.tiles import TileGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Indices = npt.NDArray[np.uint32]
 
@@ -63,6 +66,8 @@ def check_events(tiles: TileGraph, events: EventGraph) -> None:
 
 def to_networkx(tiles: TileGraph, events: EventGraph) -> nx.DiGraph[tuple[str, int]]:
     """Tiles and events as one graph: ``("tile", t) → ("event", e)`` signals, ``("event", e) → ("tile", t)`` waits."""
+    import networkx as nx
+
     graph: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
     for tile, box in enumerate(tiles.boxes):
         operator = tiles.calls[int(tiles.call[tile])].operator.name

@@ -12,18 +12,37 @@ the last are read without a loop: how many there are is a branch that the proces
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core import event as numba_event
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., object])
 _ONE = np.uint64(1)
 _NEVER = 2**63 - 1
 _warned = False
+
+
+class _Compiling(numba_event.Listener):
+    """Says once, on a terminal, why the first run takes long: numba compiles, and no cache has it."""
+
+    said = False
+
+    def on_start(self, event: numba_event.Event) -> None:
+        if not _Compiling.said and sys.stderr.isatty():
+            print("compiling the simulator: once a machine, about half a minute", file=sys.stderr)
+        _Compiling.said = True
+
+    def on_end(self, event: numba_event.Event) -> None:
+        """Nothing to say."""
+
+
+numba_event.register("numba:compile", _Compiling())  # type: ignore[no-untyped-call]
 
 
 def _jit(function: F) -> F:
