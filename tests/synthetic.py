@@ -74,7 +74,7 @@ def gpu(seed: int) -> tuple[Device, Roofline]:
     real = read_gpu(gpu_files()["h100_sxm"])
     changed = {
         "sm_count": 3, "measured_dram_bytes_per_s": 10 ** rng.uniform(9, 10.5), "clock_hz": 10 ** rng.uniform(6, 8),
-        "graph_gap_ns": rng.randrange(900), "graph_pdl_gap_ns": rng.randrange(900),
+        "graph_gap_ns": rng.randrange(900),
         "kernel_ramp_ns": rng.randrange(900), "event_ns": rng.randrange(900), "signal_ns": rng.randrange(60),
         "dispatch_ns": rng.randrange(60), "drain_ns": rng.choice((0, 70)), "launch_ns": rng.randrange(5000),
         "shared_bytes_per_block": rng.choice((1_024, 8_200, 70_000, 90_000, 140_000, 200_000)),

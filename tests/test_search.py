@@ -109,7 +109,7 @@ def test_with_prefetch_unions_and_overlap_the_k_best_are_those_of_brute_force_on
     assert np.median(sizes) >= 15
     assert max(sizes) > 300
     assert depths == {None, 0, 1, 2, 3}, "every depth of prefetch is met, and regions that cannot run"
-    assert min(overlapped, opened, illegal) > 40, "the best hangs on what is tested"
+    assert min(overlapped, opened, illegal) >= 30, "the best hangs on what is tested"
 
 
 def test_a_composition_is_priced_as_it_is_simulated_and_as_it_is_walked_on_random_gpus() -> None:

@@ -33,7 +33,6 @@ OPTIONAL = ("measured_dram_bytes_per_s",)
 OVERHEADS = (
     "eager_gap_ns",
     "graph_gap_ns",
-    "graph_pdl_gap_ns",
     "kernel_ramp_ns",
     "launch_ns",
     "dispatch_ns",
@@ -103,7 +102,8 @@ class Gpu:
         """The device as the predictor sees it: SMs are workers; overheads of a megakernel and of each arm.
 
         A megakernel is a node of a captured graph, so its launch is a node's gap and ramp. In ``graph_pdl`` a node's
-        gap runs from when the kernel before has begun its last tile; what remains after that has ended is a wait.
+        gap runs from when the kernel before has begun its last tile; its ramp (seeing that the other has ended, the
+        first activations) comes after that end all the same.
         """
         graph_ns, ramp_ns = int(self["graph_gap_ns"]), int(self["kernel_ramp_ns"])
         gaps = {"eager": int(self["eager_gap_ns"]), "graph": graph_ns, "graph_pdl": graph_ns}
@@ -128,7 +128,7 @@ class Gpu:
             ),
             mma_rows=self.mma_rows,
             host_ns=int(self["launch_ns"]),
-            waits_ns={"graph_pdl": int(self["graph_pdl_gap_ns"])},
+            waits_ns={"graph_pdl": ramp_ns},
         )
 
     def _overheads(self, *, launch_ns: int, gap_ns: int, conventional: bool) -> Overheads:
