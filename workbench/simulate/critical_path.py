@@ -118,11 +118,15 @@ def _walk(run: Run) -> NDArray[np.int64]:
         run.begin_ns, run.load_start_ns, run.load_end_ns, run.compute_start_ns, run.end_ns, run.input_end_ns,
         run.tops_ns if m.overlap else nothing, np.asarray(run.given_ns) if m.overlap else nothing,
     )  # fmt: skip
-    found = kernels.critical_path(
-        queue._kernel_tiles, costs, times, queue.op, run.first_tile, run.makespan_ns, previous, fired_by,
-        run.dynamic_lane is not None, bool(m.overlap),
-    )  # fmt: skip
-    return found
+    most, found = 1024, -1
+    while found < 0:
+        most *= 2
+        out = np.empty((4, most), np.int64)
+        found = kernels.critical_path(
+            queue._kernel_tiles, costs, times, queue.op, run.first_tile, run.makespan_ns, previous, fired_by,
+            run.dynamic_lane is not None, bool(m.overlap), out,
+        )  # fmt: skip
+    return out[:, :found]
 
 
 def _tail_starts(run: Run) -> NDArray[np.int64]:

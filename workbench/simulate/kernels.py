@@ -66,6 +66,31 @@ def _jit(function: F) -> F:
     return cast(F, kernel)
 
 
+# Loops by hand where numpy has a word: each such word costs a second or so to compile.
+
+
+@_jit
+def _fill(array: NDArray[np.int64], value: int) -> None:
+    for i in range(np.uint64(len(array))):
+        array[i] = value
+
+
+@_jit
+def _copy(into: NDArray[np.int64], given: NDArray[np.int64]) -> None:
+    for i in range(np.uint64(len(into))):
+        into[i] = given[i]
+
+
+@_jit
+def _greatest(array: NDArray[np.int64]) -> int:
+    """Index of the greatest entry, the first of equals."""
+    best = 0
+    for i in range(len(array)):
+        if array[i] > array[best]:
+            best = i
+    return best
+
+
 class Tiles(NamedTuple):
     """The arrays of a checked `engine.TileQueue`."""
 
@@ -317,23 +342,24 @@ def _slowest_before(op: NDArray[np.uint32], times: Times, id0: int, t: int) -> i
 @_jit
 def critical_path(
     tiles: Tiles, costs: Costs, times: Times, op: NDArray[np.uint32], id0: int, makespan_ns: int,
-    previous: NDArray[np.int64], fired_by: NDArray[np.int64], dynamic: bool, overlap: bool,
-) -> NDArray[np.int64]:  # fmt: skip
-    """(4, segments): cause, tile id (-1: none), begin and end, from the drain back to the launch; some are empty.
+    previous: NDArray[np.int64], fired_by: NDArray[np.int64], dynamic: bool, overlap: bool, out: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Number of segments, or -1 if ``out`` (4, most) does not hold them; at least 3 must fit.
+
+    A column of ``out`` becomes a segment: cause, tile id (-1: none), begin and end, from the drain back to the launch;
+    some are empty.
 
     A step goes from a moment of tile t (numbered within the run) to the moment that set it. The floor is the moment
     from which t's lane could work at all: the end of the launch or, with `barrier`, of t's operator's gap.
     """
-    out, n = np.empty((4, 1024), np.int64), 0
+    n = 0
     top = makespan_ns - costs.drain_ns
     n = _segment(out, n, _DRAIN, -1, top, makespan_ns)
     if len(times.end_ns) > 0:
-        at, t, moment = _AT_DONE, int(times.end_ns.argmax()), top
+        at, t, moment = _AT_DONE, _greatest(times.end_ns), top
         while at != _AT_LAUNCH:
-            if n + 2 > out.shape[1]:
-                more = np.empty((4, 2 * out.shape[1]), np.int64)
-                more[:, :n] = out[:, :n]
-                out = more
+            if n + 3 > out.shape[1]:
+                return -1
             begin, start, end = times.begin_ns[t], times.compute_start_ns[t], times.end_ns[t]
             before = _before_on_lane(op, id0, previous, t, 1, costs.barrier)
             if at == _AT_DONE:
@@ -389,12 +415,7 @@ def critical_path(
                 elif costs.barrier:
                     n = _segment(out, n, _RAMP, -1, ended, ended + costs.gap_ns)
                 at, t = (_AT_LAUNCH, t) if slowest < 0 else (_AT_DONE, slowest)
-    if n + 1 > out.shape[1]:
-        more = np.empty((4, n + 1), np.int64)
-        more[:, :n] = out[:, :n]
-        out = more
-    n = _segment(out, n, _LAUNCH, -1, 0, costs.launch_ns)
-    return out[:, :n]
+    return _segment(out, n, _LAUNCH, -1, 0, costs.launch_ns)
 
 
 # ---- overlapping launches ----
@@ -433,7 +454,7 @@ def price_items(
                     np.uint64(depth), False,
                 )  # fmt: skip
                 clocks = _clocks(lanes, events, own.depth)
-                begun[:] = costs.launch_ns
+                _fill(begun, costs.launch_ns)
                 top_ns, op = costs.launch_ns, first
                 for item in range(start, last):
                     while op < np.uint64(item_stop[item]):
@@ -446,7 +467,7 @@ def price_items(
                         end_ns = top_ns + costs.drain_ns
                         out_ns[start, item + _ONE] = end_ns
                         if keep:
-                            started_ns[start, item + _ONE] = begun.max() - end_ns
+                            started_ns[start, item + _ONE] = begun[_greatest(begun)] - end_ns
                             for lane in range(np.uint64(lanes)):
                                 done = max(clocks.free_ns[lane], costs.launch_ns)
                                 free_ns[start, item + _ONE, lane] = done - end_ns
@@ -461,8 +482,8 @@ def _run_kernel(
     """One operator as a kernel whose lanes are ready at `ready_ns`, inputs not before `given_ns`: its end and when the
     last of its tiles began. `free_ns` becomes when each lane is done; `ended_ns` is scratch.
     """  # fmt: skip
-    free_ns[:] = ready_ns
-    ended_ns[:] = ready_ns
+    _copy(free_ns, ready_ns)
+    _copy(ended_ns, ready_ns)
     top_ns, begun_ns = -_NEVER, -_NEVER
     for t in range(tiles.op_ptr[op], tiles.op_ptr[op + _ONE]):
         lane = np.uint64(tiles.lane[t])
@@ -482,7 +503,8 @@ def _run_kernel(
 
 @_jit
 def _leave(end_ns: int, begun_ns: int, free_ns: NDArray[np.int64]) -> int:
-    free_ns -= end_ns
+    for lane in range(np.uint64(len(free_ns))):
+        free_ns[lane] -= end_ns
     return begun_ns - end_ns
 
 
@@ -559,7 +581,8 @@ def overlap_trace(
 ) -> int:  # fmt: skip
     """As `trace`, of a region of overlapping launches; after a launch that ends as given if `entered`."""
     ready, free, scratch = np.empty(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
-    before, nothing, none = before_ns.copy(), np.zeros(lanes, np.int64), np.empty((5, 0), np.int64)
+    before, nothing, none = np.empty(lanes, np.int64), np.zeros(lanes, np.int64), np.empty((5, 0), np.int64)
+    _copy(before, before_ns)
     top_ns, some, started = costs.launch_ns, entered, started_ns
     origin = tiles.op_ptr[np.uint64(start_op)]
     for op in range(np.uint64(start_op), np.uint64(stop_op)):
@@ -570,11 +593,11 @@ def overlap_trace(
             _enter(costs, top_ns, started, before, ready)
         else:
             given = top_ns + costs.gap_ns
-            ready[:] = given
+            _fill(ready, given)
         top_ns = _run_kernel(tiles, costs, op, ready, given, free, scratch, out_ns, True, origin)[0]
         end, begun = _run_kernel(tiles, costs, op, nothing, 0, free, scratch, none, False, np.uint64(0))
         started, some = _leave(end, begun, free), True
-        before[:] = free
+        _copy(before, free)
     return top_ns + costs.drain_ns
 
 
