@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from workbench.compose import (
     Composition,
@@ -39,6 +38,9 @@ from workbench.predict import Prediction, Pricer
 from workbench.predict.handover import Passage
 from workbench.program import Loop, items
 from workbench.uncertainty import tied_with_best
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHORTLIST = 32
 
@@ -65,6 +67,8 @@ class Selection:
 
     def table(self) -> pd.DataFrame:
         """The shortlist, fastest first: name, shape, megakernels, µs with interval, tied, chance of being fastest."""
+        import pandas as pd
+
         tied = {prediction.composition.digest for prediction in self.tie_set}
         rows = [
             {

@@ -82,7 +82,6 @@ def pricer_of(arguments: argparse.Namespace, batch: int) -> Pricer:
     """A pricer of MODEL on --device at one batch."""
     from workbench.cost import Roofline
     from workbench.gpu import gpu_files, read_gpu
-    from workbench.measure.store import load_bench
     from workbench.predict import Pricer
 
     program, name, gpus = program_of(arguments), arguments.device, gpu_files()
@@ -93,6 +92,8 @@ def pricer_of(arguments: argparse.Namespace, batch: int) -> Pricer:
         folder = store_of(name)
     except MeasureError as error:
         raise MeasureError(f"{error}, a GPU ({', '.join(gpus)}) or a .toml file of one") from None
+    from workbench.measure.store import load_bench
+
     device, table = load_bench(folder)
     return Pricer(program, device, table, batch)
 

@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from workbench.compose import Configuration
 from workbench.errors import CompositionError, MeasureError
@@ -21,6 +21,9 @@ from workbench.hardware import Provenance, worst
 from workbench.lower.lowering import operator_cut
 from workbench.program import Call, Operator
 from workbench.shapes import Attention
+
+if TYPE_CHECKING:
+    import pandas as pd  # a third of a second, which predictions from shapes alone need not wait for
 
 # One row a tile: `how` is a configuration ("2x1") or a conventional arm that runs whole operators ("eager", tile 0).
 COLUMNS: dict[str, str] = {
@@ -177,6 +180,8 @@ def _between_batches(
 
 def check_table(rows: pd.DataFrame, where: str) -> None:
     """Raise MeasureError unless ``rows`` has COLUMNS with positive, ordered times, and each operator's tiles once."""
+    import pandas as pd
+
     missing = [name for name in COLUMNS if name not in rows.columns]
     if missing:
         raise MeasureError(f"{where} lacks {', '.join(missing)}; it has {', '.join(map(str, rows.columns))}")
@@ -237,6 +242,8 @@ def _check_tiles(rows: pd.DataFrame, where: str) -> None:
 
 def read_table(path: Path) -> CostTable:
     """A benchmark table from CSV; MeasureError in one line if it is not one."""
+    import pandas as pd
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
