@@ -78,7 +78,7 @@ def gpu(seed: int) -> tuple[Device, Roofline]:
         "kernel_ramp_ns": rng.randrange(900), "event_ns": rng.randrange(900), "signal_ns": rng.randrange(60),
         "dispatch_ns": rng.randrange(60), "drain_ns": rng.choice((0, 70)), "launch_ns": rng.randrange(5000),
         "shared_bytes_per_block": rng.choice((1_024, 8_200, 70_000, 90_000, 140_000, 200_000)),
-        "bytes_in_flight_per_sm": rng.choice((64, 4_096)),
+        "bytes_in_flight_per_warp": rng.choice((4, 256)),
     }  # fmt: skip
     quantities = {
         name: dataclasses.replace(quantity, value=float(changed.get(name, quantity.value)))
@@ -86,7 +86,7 @@ def gpu(seed: int) -> tuple[Device, Roofline]:
     }
     small = dataclasses.replace(real, quantities=quantities)
     priced = Roofline(small)
-    priced.configurations = list(GPU_CONFIGURATIONS)
+    priced.configurations = priced.kernel_configurations = list(GPU_CONFIGURATIONS)
     return small.device(), priced
 
 

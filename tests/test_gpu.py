@@ -70,7 +70,7 @@ def test_a_wide_operator_streams_its_weights_at_the_achieved_bandwidth() -> None
 
 
 def test_few_tiles_cannot_take_the_whole_bandwidth() -> None:
-    """8 tiles: each SM takes at most its bytes in flight over the latency, 65,536 B / 700 ns = 93.6 B/ns."""
+    """8 tiles: each SM takes at most what its port does, 64 bytes a clock of 1.98 GHz."""
     operator = Operator(
         name="a",
         shape=Attention(rows=1, heads=8, kv_heads=8, head_dim=64),
@@ -83,20 +83,21 @@ def test_few_tiles_cannot_take_the_whole_bandwidth() -> None:
     assert costs.input_ns is not None
     assert len(costs.ns) == 8
     work = operator.work(1, 9_999)
-    expected = work.read_bytes / 8 / (65_536 / 700)
+    expected = work.read_bytes / 8 / (64 * 1.98)
     assert np.abs(costs.input_ns - expected).max() <= 1
-    assert expected > work.read_bytes / 3.089e12 * 1e9 * 4, "far slower than with all SMs"
+    assert expected > work.read_bytes / 3.089e12 * 1e9 * 3, "far slower than with all SMs"
 
 
 def test_arithmetic_runs_on_the_faster_unit_with_rows_filled_up() -> None:
     """A narrow inner dimension, so that the page holds all weights and the body is arithmetic alone."""
     wide, configuration = matmul(rows=1, inner=512, outer=8448), compose.Configuration(132)
     roofline, flops = Roofline(H100), 2 * 512 * 64  # a row of one tile
-    on_cuda, on_tensor = 2 * 128 * 1.98, 989.4e3 * 0.7 / 132  # FLOPs a ns and SM
-    assert H100.mma_rows == 2, "16 rows on tensor cores take as long as 1.5 on CUDA cores"
+    # FLOPs a ns and SM; 2.25 instructions a multiply-add: itself, widening, two loads of 16 bytes for eight
+    on_cuda, on_tensor = 2 * 128 * 1.98 * 0.7 / 2.25, 989.4e3 * 0.7 / 132
+    assert H100.mma_rows == 2, "16 rows on tensor cores take as long as 1.5 on CUDA cores at their peak"
     for rows in (1, 2, 15, 16, 17, 40):
         filled = -(-rows // 16) * 16
-        expected = min(rows * flops / on_cuda, filled * flops / on_tensor)
+        expected = rows * flops / on_cuda if rows == 1 else filled * flops / on_tensor
         assert roofline.tiles(wide, rows, 0, configuration).ns[0] == np.ceil(round(expected, 6))
 
 

@@ -15,7 +15,7 @@ import workbench
 
 ROOT = Path(workbench.__file__).parent
 LAYERS = [
-    "errors", "shapes", "program", "models", "compose", "hardware", "gpu", "profiles", "tiles", "events", "lower",
+    "errors", "effects", "bodies", "shapes", "program", "models", "compose", "hardware", "gpu", "profiles", "tiles", "events", "lower",
     "cost", "simulate", "uncertainty", "predict", "search", "measure", "compare", "classify", "figures", "widgets",
     "cli",
 ]  # fmt: skip

@@ -10,6 +10,8 @@
 In the order the data flows; a module imports only rows above it (``tests/test_imports.py``):
 
 ``errors``       the exception tree
+``effects``      which physical effects are priced
+``bodies``       tile bodies for GPUs, and what a compiler makes of them
 ``shapes``, ``program``   what operators move and compute; operators, loops, stages. ``models`` has those that ship
 ``compose``      regions, compositions, cuts, legality
 ``hardware``, ``gpu``   a device and its overheads, each number with its provenance; GPUs from sourced files

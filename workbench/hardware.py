@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from workbench.effects import ALL, Effects
 from workbench.errors import MeasureError
 
 
@@ -55,13 +56,16 @@ class Overheads:
     provenance: Provenance
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Resources of an SM, or those that a block takes: registers and shared memory of the whole block, and threads."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multiprocessor:
+    """What the blocks on one SM of a GPU share: registers, shared memory (a block's share is bounded), threads."""
 
+    capability: str
     registers: int
     shared_bytes: int
+    block_shared_bytes: int
     threads: int
+    clock_hz: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,8 @@ class Device:
     run_spread_frac: float  # relative standard deviation between passes over the same benchmarks
     prefetch_depth: int = 0  # tiles whose weights a worker of a megakernel can hold at most, see ``simulate.Mechanism``
     whole_arms: tuple[str, ...] = ("eager",)  # conventional arms whose operators were timed whole, not tile by tile
-    limits: Limits | None = None  # of a block; None: a worker runs any tile
+    sm: Multiprocessor | None = None  # of a GPU; None: a worker runs any tile
+    effects: Effects = ALL
     mma_rows: int = 16  # rows of a product from which its body uses tensor cores
     host_ns: int = 0  # once a run, before its first launch
     waits_ns: Mapping[str, int] = field(default_factory=dict)  # arms whose launches overlap: ``Mechanism.wait_ns``
@@ -85,6 +90,11 @@ class Device:
     def arms(self) -> tuple[str, ...]:
         """The conventional arms that this device has figures for."""
         return tuple(arm for arm in self.overheads if arm != "megakernel")
+
+    @property
+    def kernel_depth(self) -> int:
+        """Prefetch depth of conventional kernels: a GPU's tile loads its weights while it loads its inputs."""
+        return 0 if self.sm is None else 1
 
     def overhead(self, arm: str, workers: int) -> Overheads:
         """Overheads of an arm on some of the device's workers; MeasureError if they were not measured."""

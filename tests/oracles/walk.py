@@ -14,7 +14,7 @@ from oracles import overlap
 
 from workbench.compose import Composition, Configuration, Kind, Region
 from workbench.cost import Costs, CostTable, TileCosts
-from workbench.cost.resources import PAGE_BYTES, body, needs
+from workbench.cost.resources import Held, _rungs, body, ladder
 from workbench.hardware import Device, Overheads
 from workbench.lower.lowering import lower_calls
 from workbench.program import Call, Loop, Node, Operator, Seq
@@ -33,12 +33,21 @@ class Walk:
     launches: list[tuple[Region, int]] = field(default_factory=list)
     _seen: dict[object, tuple[int, Left | None]] = field(default_factory=dict)
     _left: Left | None = None
+    _sequences: dict[Region, list[list[Call]]] = field(default_factory=dict)
+    _held: dict[Region, Held | None] = field(default_factory=dict)
+    _listing: bool = False
 
     def run(self, nodes: tuple[Node, ...], composition: Composition) -> int:
         """Total time of ``nodes`` under ``composition``, whose other items are left out."""
         self.launches.clear()
         self._left = None
-        self._level(list(nodes), {}, {item: region for region in composition.regions for item in region.items})
+        region_of = {item: region for region in composition.regions for item in region.items}
+        self._sequences.clear()
+        self._listing = True
+        self._level(list(nodes), {}, region_of)
+        self._listing = False
+        self._held = {region: self._choose(region) for region in self._sequences if region.configuration}
+        self._level(list(nodes), {}, region_of)
         return self.device.host_ns + sum(ns for _, ns in self.launches)
 
     def _level(self, nodes: list[Node], index: dict[str, int], region_of: Mapping[str, Region]) -> None:
@@ -66,6 +75,9 @@ class Walk:
     def _launch(self, region: Region | None, sequence: list[Call]) -> None:
         if region is None or not sequence:
             return
+        if self._listing:
+            self._sequences.setdefault(region, []).append(list(sequence))
+            return
         before = None
         if region.arm in self.device.waits_ns and self._left is not None:
             before = self._left[0], tuple(self._left[1].items())
@@ -78,7 +90,7 @@ class Walk:
     def _ns(self, region: Region, sequence: list[Call], left: Left | None) -> tuple[int, Left | None]:
         if region.kind is Kind.MEGAKERNEL:
             assert region.configuration is not None
-            return self._megakernel(region.configuration, sequence)
+            return self._megakernel(region.configuration, sequence, self._held[region])
         o = self.device.overheads[region.arm][self.device.workers]
         total = o.launch_ns + o.drain_ns
         if region.arm in self.device.whole_arms:
@@ -90,7 +102,7 @@ class Walk:
         wait_ns = self.device.waits_ns.get(region.arm)
         m = Mechanism(
             gap_ns=o.gap_ns, dispatch_ns=o.dispatch_ns, signal_ns=o.signal_ns, barrier=True, overlap=True,
-            prefetch_depth=min(1, self.device.prefetch_depth), wait_ns=wait_ns or 0,
+            prefetch_depth=self.device.kernel_depth, wait_ns=wait_ns or 0,
         )  # fmt: skip
         if wait_ns is None:
             left = None
@@ -107,7 +119,7 @@ class Walk:
 
     def _kernels(self, call: Call, o: Overheads) -> list[TileQueue]:
         """The kernels of one call, under the configuration in which they are fastest, each tile by itself."""
-        fit = [c for c in self.table.configurations if c.workers <= self.device.workers]
+        fit = [c for c in self.table.kernel_configurations if c.workers <= self.device.workers]
         alone: dict[Configuration, int] = {}
         for configuration in fit:
             kernels = [self._slowest_lane_ns(step, configuration, o) for step in self._steps(call, configuration)]
@@ -137,10 +149,26 @@ class Walk:
             lanes[tile % configuration.workers] += o.dispatch_ns + max(weight, given) + ns + o.signal_ns
         return max(lanes)
 
-    def _megakernel(self, configuration: Configuration, sequence: list[Call]) -> tuple[int, Left]:
+    def _choose(self, region: Region) -> Held | None:
+        """The rung on which all launches of a region together are shortest; no rung that was left out is shorter."""
+        configuration, sm, effects = region.configuration, self.device.sm, self.device.effects
+        if configuration is None or sm is None:
+            return None
+        sequences, most = self._sequences[region], self.device.prefetch_depth
+        calls = [call for sequence in sequences for call in sequence]
+        kinds = frozenset(body(call.operator.shape, self.batch, configuration, self.device.mma_rows) for call in calls)
+        ns = {
+            held: sum(self._megakernel(configuration, sequence, held)[0] for sequence in sequences)
+            for held in {*_rungs(kinds, sm, most, effects), *ladder(kinds, sm, most, effects)}
+        }
+        best = min(ladder(kinds, sm, most, effects), key=lambda held: (ns[held], held))
+        assert ns[best] == min(ns.values()), "a rung that is left out is better"
+        return best
+
+    def _megakernel(self, configuration: Configuration, sequence: list[Call], held: Held | None) -> tuple[int, Left]:
         lowered = lower_calls(tuple(sequence), (len(sequence),), self.batch, configuration)
         tiles, events = lowered.tiles, lowered.events
-        parts = [_parts(self.table.tiles(c.operator, self.batch, c.position, configuration)) for c in tiles.calls]
+        parts = [_parts(self.table.call_tiles(c, self.batch, configuration, held)) for c in tiles.calls]
         weight, given, ns = (np.array([x for part in parts for x in part[i]], np.int64) for i in range(3))
         queue = TileQueue(
             lane=tiles.lane, op=tiles.call, signal=events.signal, wait_ptr=events.wait_ptr,
@@ -150,7 +178,7 @@ class Walk:
         o = self.device.overheads["megakernel"][configuration.workers]
         mechanism = Mechanism(
             launch_ns=o.launch_ns, gap_ns=o.gap_ns, dispatch_ns=o.dispatch_ns, event_ns=o.event_ns,
-            signal_ns=o.signal_ns, drain_ns=o.drain_ns, prefetch_depth=self._pages(sequence, configuration),
+            signal_ns=o.signal_ns, drain_ns=o.drain_ns, prefetch_depth=self.device.prefetch_depth if held is None else held.pages,
         )  # fmt: skip
         run = reference.simulate(queue, mechanism)
         begun = dict.fromkeys(range(queue.lanes), o.launch_ns)
@@ -159,14 +187,6 @@ class Walk:
             begun[lane], done[lane] = begin, end + o.signal_ns
         end = run.makespan_ns
         return end, (max(begun.values()) - end, {lane: at - end for lane, at in done.items()})
-
-    def _pages(self, sequence: list[Call], configuration: Configuration) -> int:
-        """Tiles' weights that fit beside the largest body."""
-        if self.device.limits is None:
-            return self.device.prefetch_depth
-        kinds = {body(call.operator.shape, self.batch, configuration, self.device.mma_rows) for call in sequence}
-        shared = max(needs()[kind].shared_bytes for kind in kinds)
-        return min(self.device.prefetch_depth, (self.device.limits.shared_bytes - shared) // PAGE_BYTES)
 
 
 def _parts(costs: TileCosts) -> tuple[list[int], list[int], list[int]]:

@@ -1,30 +1,72 @@
-"""What a megakernel holds of an SM: the maximum over its tile bodies, and what that leaves for prefetched weights.
+"""What a megakernel holds of an SM: one block for all its tile bodies, however it is built.
 
-Kinds of bodies and their needs are in ``data/bodies.toml``, read off a compiler. A kernel of several bodies is taken to
-be built with bodies as calls: registers and shared memory are then the maxima over them.
+A region's bodies share one kernel, so registers, shared memory and threads of a block are those of their union, read
+off a compiler (``bodies.table``). How the kernel is built decides how much of the union is real, so a region has a
+*ladder* of builds and is priced at its best. A rung is a build and how many of its blocks live on an SM:
+
+- ``inlined``: all bodies in one function; registers are then often more than the maximum over the bodies;
+- ``capped``: the same with so few registers that two blocks fit; what does not fit is spilled, SPILL_RATE;
+- ``called``: each body a function; registers are the maximum, and each tile pays CALL_NS.
+
+Of each SM's shared memory, what the blocks leave is pages for weights that are loaded ahead, PAGE_BYTES a tile. More
+blocks have more loads in flight and leave fewer pages.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from pathlib import Path
 
+from workbench.bodies.table import Reading, readings
 from workbench.compose import Configuration
-from workbench.errors import MeasureError
-from workbench.hardware import Limits
+from workbench.effects import Effects
+from workbench.hardware import Multiprocessor
 from workbench.program import Operator
 from workbench.shapes import Argmax, Attention, Conv, Depthwise, Experts, Gather, Matmul, Reduce, Scan, Shape
 
-PATH = Path(__file__).resolve().parents[2] / "data" / "bodies.toml"
-THREADS = 256  # 8 warps, as the bodies were compiled
 PAGE_BYTES = 65_536  # weights of one tile: 16 columns of 2048 in bf16, four pages of Hazy's
+CALL_NS = 20  # a call and its return, some 35 clocks; assumed, no measurement is known
+SPILL_RATE = 128  # bytes a clock and SM: an L1's width; each spilled byte is taken to move once a tile
+BLOCK_OVERHEAD_BYTES = 1_024  # of shared memory that the driver keeps of each block, compute capability 8.0 and later
+MOST_BLOCKS = 32
+LANES_PER_WARP = 32
+REGISTER_UNIT = 8  # registers a thread are given out in eights
 
 KINDS: dict[type[Shape], str] = {
     Attention: "attention", Conv: "convolution", Gather: "lookup", Argmax: "lookup", Reduce: "lookup", Scan: "scan",
     Depthwise: "depthwise",
 }  # fmt: skip
+# The compiled architecture that stands for each compute capability; others take the one before them in order.
+ARCHITECTURES = {"8.0": "sm_80", "9.0": "sm_90", "12.0": "sm_120"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Held:
+    """What a megakernel's blocks hold of an SM, and what its tiles pay for it.
+
+    ``pages``: tiles whose weights are held ahead; ``blocks`` of ``warps`` each live on an SM; ``tile_ns`` is added to
+    each tile and ``spill_ns`` to those of a kind. ``own``: there is no union, each body has an SM to itself.
+    """
+
+    pages: int
+    blocks: int = 1
+    warps: int = 8
+    tile_ns: int = 0
+    spill_ns: tuple[tuple[str, int], ...] = ()
+    own: bool = False
+    build: str = field(default="", compare=False)
+
+    def beats(self, other: Held) -> bool:
+        """Whether no region is slower with this than with the other."""
+        mine, theirs = dict(self.spill_ns), dict(other.spill_ns)
+        return (
+            self.pages >= other.pages
+            and self.blocks >= other.blocks
+            and self.warps >= other.warps
+            and self.tile_ns <= other.tile_ns
+            and all(ns <= theirs.get(kind, 0) for kind, ns in mine.items())
+        )
 
 
 def body(shape: Shape, batch: int, configuration: Configuration, mma_rows: int) -> str:
@@ -39,33 +81,143 @@ def body(shape: Shape, batch: int, configuration: Configuration, mma_rows: int) 
     return "gemv" if rows < mma_rows else "mma_rows_64" if rows <= 64 else "mma_rows_128"
 
 
-@cache
-def needs() -> dict[str, Limits]:
-    """What each kind of body needs, from the file."""
-    data = tomllib.loads(PATH.read_text())
-    if missing := {"gemv", "mma_rows_64", "mma_rows_128", *KINDS.values()} - set(data):
-        raise MeasureError(f"{PATH}: no body {min(missing)!r}")
-    return {kind: Limits(entry["registers"] * THREADS, entry["shared_bytes"], THREADS) for kind, entry in data.items()}
-
-
-def union(kinds: Iterable[str]) -> Limits:
-    """What one block needs that runs all of these bodies: of each resource the maximum."""
-    each = [needs()[kind] for kind in kinds]
-    return Limits(max(n.registers for n in each), max(n.shared_bytes for n in each), max(n.threads for n in each))
-
-
 def bodies(operators: Iterable[Operator], batch: int, configuration: Configuration, mma_rows: int) -> frozenset[str]:
     """Kinds of bodies that these operators are run by."""
     return frozenset(body(operator.shape, batch, configuration, mma_rows) for operator in operators)
 
 
-@lru_cache(4096)
-def prefetch_depth(kinds: frozenset[str], limits: Limits, most: int) -> int | None:
-    """Tiles whose weights fit into the shared memory that a block of these bodies leaves; None if it cannot run.
+def architecture(capability: str) -> str:
+    """The compiled architecture that stands for a compute capability.
 
-    At most ``most``; 0: nothing is loaded before the events.
+    >>> architecture("8.9"), architecture("10.0"), architecture("12.1")
+    ('sm_80', 'sm_90', 'sm_120')
     """
-    block = union(kinds)
-    if block.shared_bytes > limits.shared_bytes or block.registers > limits.registers or block.threads > limits.threads:
-        return None
-    return min(most, (limits.shared_bytes - block.shared_bytes) // PAGE_BYTES)
+    wanted = tuple(map(int, capability.split(".")))
+    known = sorted(ARCHITECTURES, key=lambda text: tuple(map(int, text.split("."))))
+    below = [text for text in known if tuple(map(int, text.split("."))) <= wanted]
+    return ARCHITECTURES[below[-1] if below else known[0]]
+
+
+def blocks_per_sm(reading: Reading, sm: Multiprocessor) -> int:
+    """Blocks of a kernel that an SM can hold at once; 0: not even one."""
+    threads = reading.warps * LANES_PER_WARP
+    if reading.shared_bytes > sm.block_shared_bytes:
+        return 0
+    registers = -(-reading.registers // REGISTER_UNIT) * REGISTER_UNIT * threads
+    return min(
+        sm.registers // registers,
+        sm.shared_bytes // (reading.shared_bytes + BLOCK_OVERHEAD_BYTES),
+        sm.threads // threads,
+        MOST_BLOCKS,
+    )
+
+
+def pages(reading: Reading, blocks: int, sm: Multiprocessor, most: int) -> int:
+    """Pages of PAGE_BYTES that so many resident blocks have beside what their bodies need, at most ``most``."""
+    each = min(sm.block_shared_bytes, sm.shared_bytes // blocks - BLOCK_OVERHEAD_BYTES) - reading.shared_bytes
+    return min(most, blocks * max(0, each // PAGE_BYTES))
+
+
+@lru_cache(4096)
+def ladder(kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effects) -> tuple[Held, ...]:
+    """The rungs on which a kernel of these bodies may be best, at most ``most`` pages; () if it cannot run.
+
+    Rungs that another one beats whatever the region are left out.
+    """
+    if not effects.union:
+        fits = all(ladder(frozenset({kind}), sm, most, Effects()) for kind in kinds)
+        return (Held(most, own=True, build="each body by itself"),) if fits else ()
+    found = sorted(_rungs(kinds, sm, most, effects), key=lambda held: (-held.pages, -held.blocks, held.tile_ns))
+    best: list[Held] = []
+    for held in found:
+        if not any(other.beats(held) for other in best):
+            best = [*(other for other in best if not held.beats(other)), held]
+    return tuple(best)
+
+
+def _rungs(kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effects) -> Iterator[Held]:
+    for (build, warps, shape), reading in builds(kinds, architecture(sm.capability)).items():
+        if effects.build not in ("", build):
+            continue
+        for blocks in range(1, blocks_per_sm(reading, sm) + 1):
+            yield Held(
+                pages=pages(reading, blocks, sm, most),
+                blocks=blocks,
+                warps=warps,
+                tile_ns=CALL_NS if build == "called" and len(kinds) > 1 else 0,
+                spill_ns=_spills(kinds, reading, sm),
+                build=f"{build}, {warps} warps, {shape} tiles, {blocks} blocks an SM",
+            )
+
+
+def _spills(kinds: frozenset[str], reading: Reading, sm: Multiprocessor) -> tuple[tuple[str, int], ...]:
+    """What each tile pays whose body needs more registers, by itself, than the kernel has."""
+    if not reading.spill_bytes:
+        return ()
+    ns = reading.spill_bytes * reading.warps * LANES_PER_WARP / SPILL_RATE / sm.clock_hz * 1e9
+    alone = {kind: builds(frozenset({kind}), architecture(sm.capability)) for kind in kinds}
+    needs = {
+        kind: min(r.registers for (build, *_), r in each.items() if build != "capped") for kind, each in alone.items()
+    }
+    hungry = [kind for kind, registers in needs.items() if registers >= reading.registers] or list(kinds)
+    return tuple((kind, round(ns)) for kind in sorted(hungry))
+
+
+@cache
+def builds(kinds: frozenset[str], arch: str) -> dict[tuple[str, int, str], Reading]:
+    """Readings of a kernel of these bodies by build, warps and tile shape.
+
+    A union that was not compiled is taken as bodies that are called: of each resource the maximum over its bodies.
+    """
+    found = {
+        (build, warps, shape): reading
+        for (its, build, warps, shape, union), reading in readings().items()
+        if its == arch and union == kinds
+    }
+    if found or len(kinds) == 1:
+        return found
+    alone = [builds(frozenset({kind}), arch) for kind in sorted(kinds)]
+    for key in alone[0]:
+        each = [one[key] for one in alone if key in one]
+        if key[0] == "called" and len(each) == len(kinds):
+            found[key] = Reading(
+                **{
+                    name: max(getattr(r, name) for r in each)
+                    for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes", "code_bytes", "warps")
+                }
+            )
+    return found
+
+
+@lru_cache(256)
+def by_itself(kind: str, sm: Multiprocessor, most: int) -> tuple[Held, int]:
+    """A kind's own kernel, the rung of most warps on an SM, and the shared memory in which its blocks hold loads.
+
+    Where none of those that were compiled fits, a library is taken to have one that just does.
+    """
+    found = builds(frozenset({kind}), architecture(sm.capability))
+    rungs = list(_rungs(frozenset({kind}), sm, most, Effects())) or [Held(pages=0)]
+    best = max(rungs, key=lambda held: (held.blocks * held.warps, -sum(ns for _, ns in held.spill_ns), held.pages))
+    return best, min(sm.block_shared_bytes, max(reading.shared_bytes for reading in found.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Bytes that an SM's blocks have in flight: within their bodies, and of what pages hold too."""
+
+    body_bytes: float
+    staged_bytes: float
+
+
+def flight(kind: str, held: Held | None, sm: Multiprocessor, per_warp: float, most: int, tiles_per_sm: int) -> Flight:
+    """What an SM has in flight while it runs tiles of this kind, so many at once at most.
+
+    Each block has ``per_warp`` a warp and what its body stages through shared memory; all free pages (at most ``most``)
+    may hold loads instead. ``held`` None, or without a union: the kind's own kernel.
+    """
+    alone, staged = by_itself(kind, sm, most)
+    pages_held = alone.pages if held is None else held.pages
+    if held is None or held.own:
+        held = alone
+    within = max(1, min(held.blocks, tiles_per_sm)) * (held.warps * per_warp + staged)
+    return Flight(within, max(within, pages_held * PAGE_BYTES))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.compose import Configuration
+from workbench.cost.resources import Held
 from workbench.errors import CompositionError, MeasureError
 from workbench.hardware import Provenance, worst
 from workbench.lower.lowering import operator_cut
@@ -95,6 +96,11 @@ class CostTable:
         return sorted(int(b) for b in self.rows["batch"].unique())
 
     @property
+    def kernel_configurations(self) -> list[Configuration]:
+        """Configurations that a conventional kernel may take."""
+        return self.configurations
+
+    @property
     def configurations(self) -> list[Configuration]:
         """Measured configurations."""
         return sorted(Configuration.parse(how) for how in self.rows["how"].unique() if how[:1].isdigit())
@@ -108,8 +114,8 @@ class CostTable:
         """Time of the whole operator under a conventional arm that runs it as one call."""
         return self._look_up(operator, batch, position, arm, np.ones(1))
 
-    def call_tiles(self, call: Call, batch: int, configuration: Configuration) -> TileCosts:
-        """``tiles`` for one call of the program."""
+    def call_tiles(self, call: Call, batch: int, configuration: Configuration, held: Held | None = None) -> TileCosts:
+        """``tiles`` for one call of the program; a worker holds nothing that they depend on."""
         return self.tiles(call.operator, batch, call.position, configuration)
 
     def _look_up(

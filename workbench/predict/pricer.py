@@ -7,7 +7,6 @@ often as the loops around it run, less what overlapping launches save at a regio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -84,13 +83,10 @@ class Pricer(Regions):
     def launch(self, region: Region, entry: Entry) -> Launch:
         """Simulate one launch of a region."""
         depth, start = self.place[region.items[0]]
-        stop = start + len(region.items)
-        priced = self.level_queue(depth, dict(entry.at), treatment_of(region))
-        mechanism = priced.mechanism
-        if region.configuration is not None:
-            held = self.depth_of(depth, start, stop, region.configuration)
-            mechanism = replace(mechanism, prefetch_depth=held or 0)
-        run = simulate(priced.queue, mechanism, *priced.ops(start, stop), entry.before)
+        held = None if region.configuration is None else self.held(region)
+        priced = self.level_queue(depth, dict(entry.at), treatment_of(region), held)
+        ops = priced.ops(start, start + len(region.items))
+        run = simulate(priced.queue, priced.mechanism, *ops, entry.before)
         return Launch(priced, run, entry.times)
 
     def runs(self, region: Region, composition: Composition | None = None) -> list[Launch]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from workbench.compose import Configuration, Level, levels, operators_in
 from workbench.cost import Costs, CostTable, TileCosts
+from workbench.cost.resources import Held
 from workbench.errors import MeasureError, WorkbenchError
 from workbench.hardware import Device, Overheads, Provenance, worst
 from workbench.lower import Lowered, lower
@@ -34,7 +35,7 @@ class LevelQueue:
     """One level run in one way: its tiles with their times, and how its regions are launched.
 
     ``calls`` are those that run (an operator split along its reduction is two); ``item_stop`` is their number up to
-    each item's end. The mechanism's prefetch depth is the device's; a region's own may be less.
+    each item's end.
     """
 
     queue: TileQueue
@@ -70,7 +71,7 @@ class LevelQueues:
     """Queues of one program on one device at one batch, kept once built.
 
     ``configurations`` and ``arms`` bound what regions may be; by default all that the table has figures for, of which
-    ``measured`` are those that fit the device.
+    ``measured`` are those that fit the device. ``kernels`` are the configurations that conventional kernels may take.
     """
 
     def __init__(
@@ -86,12 +87,13 @@ class LevelQueues:
             raise WorkbenchError(f"batch {batch}: at least one request is needed")
         self.program, self.device, self.table, self.batch = program, device, table, batch
         self.measured = tuple(c for c in table.configurations if c.workers <= device.workers)
+        self.kernels = tuple(c for c in table.kernel_configurations if c.workers <= device.workers)
         self.configurations = self.measured if configurations is None else configurations
         self.arms = device.arms if arms is None else arms
         self.levels = levels(program)
         self.place = {item.name: (d, i) for d, level in enumerate(self.levels) for i, item in enumerate(level.items)}
         self.relevant = tuple(map(relevant_loops, self.levels))
-        self._queues: dict[tuple[int, tuple[int, ...], str], LevelQueue] = {}
+        self._queues: dict[tuple[int, tuple[int, ...], str, Held | None], LevelQueue] = {}
         self._kernel_queues: dict[tuple[tuple[int, int, Configuration], ...], tuple[TileQueue, list[TileCosts]]] = {}
         self._slowest: dict[tuple[int, int, Configuration, int], list[int]] = {}
         self._sequences: dict[tuple[int, tuple[int, ...]], tuple[tuple[Call, ...], tuple[int, ...]]] = {}
@@ -108,12 +110,15 @@ class LevelQueues:
         """The part of a loop index that a level's costs depend on."""
         return tuple(index[name] for name in self.relevant[depth])
 
-    def level_queue(self, depth: int, index: Mapping[str, int], treatment: str) -> LevelQueue:
-        """A level of program text run as one treatment, with the loops around it at ``index``."""
-        key = (depth, self.index_key(depth, index), treatment)
+    def level_queue(self, depth: int, index: Mapping[str, int], treatment: str, held: Held | None = None) -> LevelQueue:
+        """A level of program text run as one treatment, with the loops around it at ``index``.
+
+        A megakernel's tiles take what its blocks have ``held`` of an SM; None on a device that has no such thing.
+        """
+        key = (depth, self.index_key(depth, index), treatment, held)
         if key not in self._queues:
             if treatment[:1].isdigit():
-                built = self._megakernel_queue(depth, index, Configuration.parse(treatment))
+                built = self._megakernel_queue(depth, index, Configuration.parse(treatment), held)
             else:
                 built = self._conventional_queue(depth, index, treatment)
             self._queues[key] = built
@@ -128,14 +133,16 @@ class LevelQueues:
             self._lowerings[key] = lower(level.items, nowhere, self.batch, configuration)
         return self._lowerings[key]
 
-    def _megakernel_queue(self, depth: int, index: Mapping[str, int], configuration: Configuration) -> LevelQueue:
+    def _megakernel_queue(
+        self, depth: int, index: Mapping[str, int], configuration: Configuration, held: Held | None
+    ) -> LevelQueue:
         lowered = self._lowered(depth, configuration)
         tiles, events = lowered.tiles, lowered.events
         sequence = tuple(
             Call(call.operator, {**call.index, **index}) if call.operator.position_loop in index else call
             for call in tiles.calls
         )
-        costs = self._call_tiles([(call, configuration) for call in sequence])
+        costs = self._call_tiles([(call, configuration) for call in sequence], held)
         weight_ns, input_ns, ns = _times(costs)
         if (depth, configuration) in self._structures:
             queue = self._structures[depth, configuration].retimed(weight_ns, input_ns, ns)
@@ -146,17 +153,17 @@ class LevelQueues:
                 input_ns=input_ns, compute_ns=ns, lanes=tiles.lanes, ops=len(sequence),
             )  # fmt: skip
         o = self.device.overhead("megakernel", configuration.workers)
-        mechanism = _mechanism(o, prefetch_depth=self.device.prefetch_depth)
+        mechanism = _mechanism(o, prefetch_depth=self.device.prefetch_depth if held is None else held.pages)
         return _level_queue(queue, mechanism, sequence, lowered.item_stop, costs)
 
-    def _call_tiles(self, steps: Sequence[tuple[Call, Configuration]]) -> list[TileCosts]:
+    def _call_tiles(self, steps: Sequence[tuple[Call, Configuration]], held: Held | None = None) -> list[TileCosts]:
         """Times of the tiles of some calls; calls alike hold the same object."""
         known: dict[tuple[int, int, Configuration], TileCosts] = {}
         found = []
         for call, configuration in steps:
             key = (id(call.operator), call.position, configuration)
             if key not in known:
-                known[key] = self.table.call_tiles(call, self.batch, configuration)
+                known[key] = self.table.call_tiles(call, self.batch, configuration, held)
             found.append(known[key])
         return found
 
@@ -175,7 +182,7 @@ class LevelQueues:
             queue = _kernels_queue(costs, [np.zeros(1, np.uint32)] * len(sequence), 1)
             tiles = np.array([self.fastest_tiles_ns(call, arm) for call in sequence])
             host = np.maximum(0, np.array([int(cost.ns[0]) for cost in costs]) - tiles)
-            mechanism = _mechanism(o, prefetch_depth=min(1, self.device.prefetch_depth), barrier=True)
+            mechanism = _mechanism(o, prefetch_depth=self.device.kernel_depth, barrier=True)
             return _level_queue(queue, mechanism, sequence, item_stop, costs, host)
         kernels = self._kernels(sequence, arm)
         ends = np.cumsum(list(map(len, kernels)))
@@ -188,7 +195,7 @@ class LevelQueues:
             self._kernel_queues[key] = _kernels_queue(costs, lanes, self.device.workers), costs
         queue, costs = self._kernel_queues[key]
         mechanism = _mechanism(
-            o, prefetch_depth=min(1, self.device.prefetch_depth), barrier=True,
+            o, prefetch_depth=self.device.kernel_depth, barrier=True,
             overlap=arm in self.device.waits_ns, wait_ns=self.device.waits_ns.get(arm, 0),
         )  # fmt: skip
         stops = tuple(int(ends[stop - 1]) for stop in item_stop)
@@ -212,7 +219,7 @@ class LevelQueues:
                 kernels = self._slowest_lanes_ns(call, configuration, each_ns)
                 return sum(kernels) + (len(kernels) - 1) * kernel_ns, configuration
 
-            self._best[key] = min(map(ns, self.measured))[1]
+            self._best[key] = min(map(ns, self.kernels))[1]
         return self._best[key]
 
     def _kernels(self, sequence: tuple[Call, ...], arm: str) -> list[list[tuple[Call, Configuration]]]:

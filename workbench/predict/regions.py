@@ -2,15 +2,15 @@
 
 A region runs from a full barrier to a full barrier, so its cost depends on nothing before it, and costs are kept by
 content: levels alike (the same operators, under whatever names) are priced once a table. Two things are not of a region
-alone. Its shared memory, and so how far it prefetches, is that of the union of its bodies: a pass is made for each
-depth that the regions from one start have. And where launches overlap, a kernel knows how the launch before it ends.
+alone. What a megakernel holds of an SM is that of the union of its bodies, on one rung of a ladder of builds
+(``cost.resources``): a pass is made for each that the regions from one start have, and a region takes the rung on which
+all its launches together are shortest. And where launches overlap, a kernel knows how the launch before it ends.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import TypeVar, cast
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from workbench.compose import Configuration, Region, operators_in
 from workbench.cost import Costs as PricedBy
 from workbench.cost import CostTable
-from workbench.cost.resources import bodies, prefetch_depth, union
+from workbench.cost.resources import Held, bodies, ladder
 from workbench.errors import CompositionError
 from workbench.hardware import Device, Overheads
 from workbench.predict.handover import Passage, Text
@@ -42,6 +42,11 @@ def treatment_of(region: Region) -> str:
     return str(region.configuration or region.arm)
 
 
+def _in_order(held: Held | None) -> tuple[Held, ...]:
+    """Among rungs that are as good, the least is taken; a device without SMs has None alone."""
+    return () if held is None else (held,)
+
+
 class Regions(LevelQueues):
     """Prices of regions of one program on one device at one batch."""
 
@@ -57,54 +62,58 @@ class Regions(LevelQueues):
         super().__init__(program, device, table, batch, configurations, arms)
         self.text = Text(self.levels, self.relevant)
         self._costs: dict[tuple[int, str], Costs] = {}
-        self._all_depths: dict[tuple[int, Configuration], list[list[int | None]]] = {}
+        self._ladders: dict[tuple[int, Configuration], list[list[tuple[Held | None, ...]]]] = {}
+        self._chosen: dict[tuple[int, str], tuple[tuple[Held | None, ...], Costs]] = {}
         self._exits: dict[tuple[int, int, int, str, tuple[int, ...]], Exit | None] = {}
         self._contents: dict[tuple[int, tuple[int, ...]], int] = {}
         self._ways: dict[str, int] = {}
-        self._alone: dict[Region, int] = {}
+        self._alone: dict[tuple[Region, Held | None], int] = {}
         self._ends: dict[tuple[int, str, str, int], Costs] = {}
         self._handovers: dict[tuple[int, str, str], Costs] = {}
         self._chains: dict[tuple[int, tuple[int, ...], str], tuple[Costs, Costs]] = {}
 
     # -- resources ---------------------------------------------------------------------------------------------------
 
-    def depth_of(self, depth: int, start: int, stop: int, configuration: Configuration) -> int | None:
-        """How many tiles' weights a megakernel of these items holds; None where it cannot run on the device."""
-        return self._depths(depth, start, configuration)[stop - start - 1]
+    def ladder_of(self, region: Region) -> tuple[Held | None, ...]:
+        """What a megakernel's blocks may hold of an SM, by rung; (None,) if the device has no such thing, () if it
+        cannot run.
+        """  # fmt: skip
+        depth, start = self.place[region.items[0]]
+        assert region.configuration is not None
+        return self._ladder(depth, region.configuration)[start][len(region.items) - 1]
 
     def _kinds(self, depth: int, start: int, stop: int, configuration: Configuration) -> frozenset[str]:
         chosen = self.levels[depth].items[start:stop]
         operators = (op for item in chosen for op in operators_in(item))
         return bodies(operators, self.batch, configuration, self.device.mma_rows)
 
-    def _depths(self, depth: int, start: int, configuration: Configuration) -> list[int | None]:
-        """``depth_of`` for every stop beyond ``start``; it never rises with the stop."""
+    def _ladder(self, depth: int, configuration: Configuration) -> list[list[tuple[Held | None, ...]]]:
+        """``ladder_of`` by start, and by the number of items less one."""
         key = (depth, configuration)
-        if key not in self._all_depths:
+        if key not in self._ladders:
             count = len(self.levels[depth].items)
             each = [self._kinds(depth, item, item + 1, configuration) for item in range(count)]
             unions = [accumulate(each[i:], lambda a, b: a | b) for i in range(count)]
-            self._all_depths[key] = [[self._depth(kinds) for kinds in union] for union in unions]
-        return self._all_depths[key][start]
+            self._ladders[key] = [[self._rungs(kinds) for kinds in union] for union in unions]
+        return self._ladders[key]
 
-    def _depth(self, kinds: frozenset[str]) -> int | None:
-        if self.device.limits is None:
-            return self.device.prefetch_depth
-        return prefetch_depth(kinds, self.device.limits, self.device.prefetch_depth)
+    def _rungs(self, kinds: frozenset[str]) -> tuple[Held | None, ...]:
+        if self.device.sm is None:
+            return (None,)
+        return ladder(kinds, self.device.sm, self.device.prefetch_depth, self.device.effects)
 
     def can_run(self, depth: int, treatment: str) -> npt.NDArray[np.bool_]:
         """(items, items + 1): whether the region of items [i, j) fits the device; false where j <= i."""
         count = len(self.levels[depth].items)
         found = later(count).copy()
         if treatment[:1].isdigit():
-            configuration = Configuration.parse(treatment)
-            for start in range(count):
-                found[start, start + 1 :] = [held is not None for held in self._depths(depth, start, configuration)]
+            for start, rungs in enumerate(self._ladder(depth, Configuration.parse(treatment))):
+                found[start, start + 1 :] = [bool(rung) for rung in rungs]
         return found
 
     def check_resources(self, region: Region) -> None:
         """Raise CompositionError, with the reason, if a megakernel cannot run on the device."""
-        configuration, limits = region.configuration, self.device.limits
+        configuration, sm = region.configuration, self.device.sm
         if configuration is None:
             return
         if configuration.workers > self.device.workers:
@@ -112,15 +121,13 @@ class Regions(LevelQueues):
                 f"{region}: {configuration.workers} workers wait for each other but {self.device.name} runs "
                 f"{self.device.workers} at once: they could not all be resident, and would deadlock"
             )
-        depth, start = self.place[region.items[0]]
-        stop = start + len(region.items)
-        if limits is not None and self.depth_of(depth, start, stop, configuration) is None:
-            kinds = self._kinds(depth, start, stop, configuration)
-            block = union(kinds)
+        if sm is not None and not self.ladder_of(region):
+            depth, start = self.place[region.items[0]]
+            kinds = self._kinds(depth, start, start + len(region.items), configuration)
             raise CompositionError(
-                f"{region}: a block of {', '.join(sorted(kinds))} takes {block.registers} registers, "
-                f"{block.shared_bytes} bytes of shared memory and {block.threads} threads; {self.device.name} has "
-                f"{limits.registers}, {limits.shared_bytes} and {limits.threads}; cut the region"
+                f"{region}: however a block of {', '.join(sorted(kinds))} is built, it takes more registers, shared "
+                f"memory or threads than an SM of {self.device.name} has ({sm.registers}, {sm.block_shared_bytes} "
+                f"bytes a block, {sm.threads}); cut the region"
             )
 
     # -- every region of a level -------------------------------------------------------------------------------------
@@ -128,35 +135,109 @@ class Regions(LevelQueues):
     def interval_costs(self, depth: int, treatment: str) -> Costs:
         """(items, items + 1): entry [i, j] is the cost in ns of the region of items [i, j) over all its launches.
 
-        One pass from each item and prefetch depth prices every region that starts there; -1 where j <= i, ILLEGAL_NS
-        or more where the region cannot run. Where launches overlap it is the cost after a launch that does not.
+        One pass from each item and rung prices every region that starts there; -1 where j <= i, ILLEGAL_NS or more
+        where the region cannot run. Where launches overlap it is the cost after a launch that does not.
         """
         key = (depth, treatment)
         if key not in self._costs:
-            count = len(self.levels[depth].items)
-            total = np.zeros((count, count + 1), np.int64)
-            for index, times in executions(self.levels[depth]):
-                ns = self._level_regions(depth, index, treatment).ns
-                total = np.minimum(total + np.where(ns < 0, ILLEGAL_NS, times * ns), ILLEGAL_NS)
-            total[~later(count)] = -1
+            total = np.min(self._rung_costs(depth, treatment)[1], axis=0)
+            total[~later(len(self.levels[depth].items))] = -1
             self._costs[key] = total
         return self._costs[key]
 
-    def _level_regions(self, depth: int, index: Mapping[str, int], treatment: str) -> ItemRegions:
-        """Every region of a level at one loop index; with how it ends, if that matters to some arm."""
-        content = ("regions", *self._content_key(depth, index, treatment), bool(self.overlapping))
-        return self._kept(content, partial(self._simulated, depth, index, treatment))
+    def _rung_costs(self, depth: int, treatment: str) -> tuple[tuple[Held | None, ...], Costs]:
+        """The rungs that regions of a level may be on, and (rungs, items, items + 1) the costs of its regions there."""
+        key = (depth, treatment)
+        if key not in self._chosen:
+            count, rungs = len(self.levels[depth].items), self._rungs_of(depth, treatment)
+            totals = np.zeros((len(rungs), count, count + 1), np.int64)
+            for index, times in executions(self.levels[depth]):
+                for total, held in zip(totals, rungs, strict=True):
+                    ns = self._rung_regions(depth, index, treatment, held).ns
+                    np.minimum(total + np.where(ns < 0, ILLEGAL_NS, times * ns), ILLEGAL_NS, out=total)
+            self._chosen[key] = rungs, totals
+        return self._chosen[key]
 
-    def _simulated(self, depth: int, index: Mapping[str, int], treatment: str) -> ItemRegions:
-        priced, depths = self.level_queue(depth, index, treatment), None
-        if treatment[:1].isdigit():
-            configuration, count = Configuration.parse(treatment), len(self.levels[depth].items)
+    def _rungs_of(self, depth: int, treatment: str) -> tuple[Held | None, ...]:
+        if not treatment[:1].isdigit():
+            return (None,)
+        ladders = self._ladder(depth, Configuration.parse(treatment))
+        found = {held for row in ladders for rungs in row for held in rungs}
+        return tuple(sorted(found, key=_in_order)) or (Held(0),)  # one on which nothing can run
+
+    def _rung_regions(self, depth: int, index: Mapping[str, int], treatment: str, held: Held | None) -> ItemRegions:
+        """Every region of a level that may be on a rung, at one loop index; with how it ends, if that matters."""
+        content = ("regions", *self._content_key(depth, index, treatment), held, bool(self.overlapping))
+        return self._kept(content, partial(self._simulated, depth, index, treatment, held))
+
+    def _simulated(self, depth: int, index: Mapping[str, int], treatment: str, held: Held | None) -> ItemRegions:
+        priced, depths = self.level_queue(depth, index, treatment, held), None
+        if held is not None:
+            count = len(self.levels[depth].items)
             depths = np.full((count, count + 1), -1, np.int64)
-            for start in range(count):
-                held = self._depths(depth, start, configuration)
-                depths[start, start + 1 :] = [-1 if pages is None else pages for pages in held]
+            for start, rungs in enumerate(self._ladder(depth, Configuration.parse(treatment))):
+                depths[start, start + 1 :] = [held.pages if held in rung else -1 for rung in rungs]
         exits = bool(self.overlapping) and treatment not in self.device.whole_arms
         return item_regions(priced.queue, priced.mechanism, priced.item_stop, depths, exits=exits)
+
+    def _level_regions(self, depth: int, index: Mapping[str, int], treatment: str) -> ItemRegions:
+        """Every region of a level at one loop index, each on its own rung."""
+        rungs, totals = self._rung_costs(depth, treatment)
+        if len(rungs) == 1:
+            return self._rung_regions(depth, index, treatment, rungs[0])
+        which = totals.argmin(axis=0)
+        content = ("chosen", *self._content_key(depth, index, treatment), bool(self.overlapping), which.tobytes())
+        return self._kept(content, partial(self._on_rungs, depth, index, treatment, rungs, which))
+
+    def _on_rungs(
+        self,
+        depth: int,
+        index: Mapping[str, int],
+        treatment: str,
+        rungs: tuple[Held | None, ...],
+        which: npt.NDArray[np.intp],
+    ) -> ItemRegions:
+        each = [self._rung_regions(depth, index, treatment, held) for held in rungs]
+
+        def taken(parts: list[Costs]) -> Costs:
+            at = which.reshape(1, *which.shape, *(1,) * (parts[0].ndim - 2))
+            picked: Costs = np.take_along_axis(np.stack(parts), at, axis=0)[0]
+            return picked
+
+        ns = taken([one.ns for one in each])
+        if each[0].started_ns is None:
+            return ItemRegions(ns)
+        return ItemRegions(
+            ns,
+            taken([one.started_ns for one in each if one.started_ns is not None]),
+            taken([one.free_ns for one in each if one.free_ns is not None]),
+        )
+
+    def held(self, region: Region) -> Held | None:
+        """The rung of a megakernel that all its launches together are shortest on; None where there is no such thing.
+
+        CompositionError if it cannot run.
+        """
+        self.check_resources(region)
+        rungs = self.ladder_of(region)
+        if len(rungs) == 1:
+            return rungs[0]
+        return min(rungs, key=lambda held: (self._on_rung_ns(region, held), _in_order(held)))
+
+    def _on_rung_ns(self, region: Region, held: Held | None) -> int:
+        """Cost of a region over all its launches on a rung of its ladder."""
+        depth, start = self.place[region.items[0]]
+        treatment, stop = treatment_of(region), start + len(region.items)
+        if (depth, treatment) in self._chosen:
+            rungs, totals = self._chosen[depth, treatment]
+            return int(totals[rungs.index(held), start, stop])
+        key = (region, held)
+        if key not in self._alone:
+            self._alone[key] = 0
+            for index, times in executions(self.levels[depth]):
+                priced = self.level_queue(depth, index, treatment, held)
+                self._alone[key] += times * makespan(priced.queue, priced.mechanism, *priced.ops(start, stop))
+        return self._alone[key]
 
     def _kept(self, content: Hashable, make: Callable[[], Kept]) -> Kept:
         """What the table's prices come to, by content; made once."""
@@ -175,10 +256,11 @@ class Regions(LevelQueues):
         return self._contents[shown], self._way(treatment)
 
     def _way(self, treatment: str) -> int:
-        """A number for a treatment with its overheads on a device of these limits."""
+        """A number for a treatment with its overheads on a device of these resources."""
         if treatment not in self._ways:
+            device = self.device
             self._ways[treatment] = self._number_of(
-                (treatment, self._overheads_of(treatment), self.device.limits, self.device.mma_rows)
+                (treatment, self._overheads_of(treatment), device.sm, device.effects, device.mma_rows)
             )
         return self._ways[treatment]
 
@@ -212,25 +294,16 @@ class Regions(LevelQueues):
             return self.device.overhead("megakernel", workers), self.device.prefetch_depth
         o = self.device.overhead(treatment, self.device.workers)
         wait_ns = self.device.waits_ns.get(treatment)
-        return o, self.device.prefetch_depth, wait_ns, self.measured, self.device.workers
+        return o, self.device.kernel_depth, wait_ns, self.kernels, self.device.workers
 
     def region_ns(self, region: Region) -> int:
         """Time of one region over all its launches, without its causes; from ``interval_costs`` if they are known."""
         depth, start = self.place[region.items[0]]
-        treatment, stop = treatment_of(region), start + len(region.items)
+        treatment = treatment_of(region)
         if (depth, treatment) in self._costs:
-            return int(self._costs[depth, treatment][start, stop])
-        if region not in self._alone:
-            held = None if region.configuration is None else self.depth_of(depth, start, stop, region.configuration)
-            if region.configuration is not None and held is None:
-                return ILLEGAL_NS
-            total = 0
-            for index, times in executions(self.levels[depth]):
-                priced = self.level_queue(depth, index, treatment)
-                mechanism = priced.mechanism if held is None else replace(priced.mechanism, prefetch_depth=held)
-                total += times * makespan(priced.queue, mechanism, *priced.ops(start, stop))
-            self._alone[region] = total
-        return self._alone[region]
+            return int(self._costs[depth, treatment][start, start + len(region.items)])
+        rungs = (None,) if region.configuration is None else self.ladder_of(region)
+        return min((self._on_rung_ns(region, held) for held in rungs), default=ILLEGAL_NS)
 
     def overheads(self, region: Region) -> Overheads:
         """Overheads of the way that a region is run."""

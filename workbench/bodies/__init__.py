@@ -1,0 +1,1 @@
+"""Tile bodies for GPUs, and what a compiler makes of them."""
