@@ -17,7 +17,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) from constraints.txt (2 GB, some minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,triton]'
 	@touch $@
 
 lab: $(STAMP)

@@ -94,6 +94,31 @@ def report(
     print(f"{name + ': SimPy':<54} {simpy_ms:>9.2f} {1:>8} {simpy_ms / floor:>9.1f}")
 
 
+def report_replications(queue: sim.TileQueue, rounds: int, count: int = 1_000) -> None:
+    """Lines on `replicate`: how many a second on one core, and how often that is what passes one by one come to.
+
+    A pass one by one is `makespan` alone: the times are taken to be scaled already.
+    """
+    rng = np.random.default_rng(0)
+    factors, overheads = (np.exp(0.05 * rng.standard_normal(shape)) for shape in ((count, queue.ops), count))
+    ways = {**STATIC, "overlapping launches": {**STATIC["barriers"], "overlap": True, "wait_ns": 900}}
+    began = time.perf_counter()
+    sim.replicate(queue, sim.Mechanism(), factors[:1], overheads[:1])
+    print(f"replications: {time.perf_counter() - began:.1f} s to the first, compiled or read from the cache")
+    for name, extra in ways.items():
+        m = sim.Mechanism(**COSTS, **extra)
+        found = sim.replicate(queue, m, factors, overheads)
+        if found[7] != sim.simulate(*sim.scaled(queue, m, factors[7], overheads[7])).makespan_ns:
+            raise SystemExit(f"replications, {name}: {found[7]} ns is not what a run of the same times takes")
+        ms = milliseconds(lambda m=m: sim.replicate(queue, m, factors, overheads), 3) / count
+        one = (
+            milliseconds(lambda m=m: sim.simulate(queue, m), rounds)
+            if m.overlap
+            else milliseconds(lambda m=m: sim.makespan(queue, m), rounds)
+        )
+        print(f"{'replications, ' + name:<54} {ms:>9.3f} {1e3 / ms:>7,.0f}/s {one / ms:>6.1f} x one by one")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tiles", type=int, default=221_408)
@@ -131,6 +156,7 @@ def main() -> None:
     for name, show in (("spans", sim.spans), ("chrome_trace", sim.chrome_trace)):
         print(f"{name:<54} {milliseconds(lambda show=show: show(run), 3):>9.2f}")
     print(f"{'reading the arrays once':<54} {floor:>9.2f}")
+    report_replications(queue, args.rounds)
 
 
 if __name__ == "__main__":

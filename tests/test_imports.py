@@ -15,9 +15,9 @@ import workbench
 
 ROOT = Path(workbench.__file__).parent
 LAYERS = [
-    "errors", "effects", "bodies", "shapes", "program", "models", "compose", "hardware", "gpu", "profiles", "tiles", "events", "lower",
-    "cost", "simulate", "uncertainty", "predict", "search", "measure", "compare", "classify", "figures", "widgets",
-    "cli",
+    "errors", "effects", "bodies", "shapes", "program", "models", "compose", "hardware", "gpu", "profiles", "tiles",
+    "events", "lower", "cost", "simulate", "uncertainty", "predict", "search", "why", "sensitivity", "pareto",
+    "static_shape", "calibrate", "worth", "measure", "compare", "classify", "published", "figures", "widgets", "cli",
 ]  # fmt: skip
 ABOVE = {layer: set(LAYERS[: i + 1]) for i, layer in enumerate(LAYERS)}
 ABOVE["models"] = {"errors", "shapes", "program", "models"}
@@ -97,6 +97,7 @@ HEAVY = {
     "IPython": ("widgets/",),
     "numba": ("simulate/kernels.py", "measure/"),
     "llvmlite": ("measure/",),
+    "triton": ("bodies/",),
 }
 
 

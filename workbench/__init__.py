@@ -21,8 +21,12 @@ In the order the data flows; a module imports only rows above it (``tests/test_i
 ``simulate``     integer-time simulation, critical path, timeline
 ``uncertainty``  intervals and ties
 ``predict``, ``search``   time to first output of a composition; exact selection and tie set
+``why``, ``sensitivity``   where the time goes, and between two compositions; at what device another would win
+``pareto``, ``static_shape``   time to first output against throughput; engines that are full before they speak
+``calibrate``, ``worth``   the constants that are fitted; what each physical effect is worth
 ``measure``      the CPU as a device: runtime, benchmarks, capture, runs
 ``compare``, ``classify`` predictions against measured runs; the four categories
+``published``    predictions against published measurements, nothing refitted
 ``figures``, ``widgets``, ``cli``  table to figure; notebook widgets; the ``workbench`` command
 
 Importing this package imports none of them, and neither torch nor numba.

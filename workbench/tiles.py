@@ -8,6 +8,7 @@ tiles by id.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -85,11 +86,13 @@ class Grid:
         """The boxes in tile order."""
         return [Box(*fields) for fields in self.array().tolist()]
 
-    def shares(self) -> npt.NDArray[np.float64]:
-        """(tiles,) each tile's part of the operator's volume; they sum to 1."""
+    def shares(self, axes: Collection[str] = ("requests", "rows", "inner", "columns")) -> npt.NDArray[np.float64]:
+        """(tiles,) each tile's part of the volume that these axes span; over all axes they sum to 1."""
         volume = np.ones(1)
-        for edges in (self.requests, self.rows, self.inner, self.columns):
-            volume = np.multiply.outer(volume, np.diff(edges) / edges[-1]).ravel()
+        for axis in ("requests", "rows", "inner", "columns"):
+            edges: Edges = getattr(self, axis)
+            parts = np.diff(edges) / edges[-1] if axis in axes else np.ones(len(edges) - 1)
+            volume = np.multiply.outer(volume, parts).ravel()
         return volume
 
 

@@ -178,7 +178,8 @@ class Walk:
         o = self.device.overheads["megakernel"][configuration.workers]
         mechanism = Mechanism(
             launch_ns=o.launch_ns, gap_ns=o.gap_ns, dispatch_ns=o.dispatch_ns, event_ns=o.event_ns,
-            signal_ns=o.signal_ns, drain_ns=o.drain_ns, prefetch_depth=self.device.prefetch_depth if held is None else held.pages,
+            signal_ns=o.signal_ns, drain_ns=o.drain_ns,
+            prefetch_depth=self.device.prefetch_depth if held is None else held.pages,
         )  # fmt: skip
         run = reference.simulate(queue, mechanism)
         begun = dict.fromkeys(range(queue.lanes), o.launch_ns)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from workbench import __version__
-from workbench.cli import files, machine, models
+from workbench.cli import bodies, files, machine, models, physics
 from workbench.errors import WorkbenchError
 
 
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     )
     main_parser.add_argument("--version", action="version", version=__version__)
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (machine, models, files):
+    for group in (machine, models, physics, bodies, files):
         group.add_commands(commands)
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -48,9 +48,10 @@ def add_commands(commands: Any) -> None:
     options.add_device(command)
     command.set_defaults(run=runs)
 
-    command = commands.add_parser("compare", help="predictions against measured runs")
-    options.add_model(command)
+    command = commands.add_parser("compare", help="predictions against measured runs, or against published rows")
+    options.add_model(command, needed=False)
     options.add_device(command)
+    command.add_argument("--published", action="store_true", help="published rows, of MODEL alone where it is given")
     command.set_defaults(run=compare)
 
 
@@ -232,7 +233,11 @@ def runs(arguments: argparse.Namespace) -> int:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Compare predictions with every measured run of the store."""
+    """Compare predictions with every measured run of the store, or with published rows."""
+    if arguments.published:
+        return _compare_published(arguments)
+    if arguments.model is None:
+        raise MeasureError("neither MODEL nor --published is given; which of them is to be compared?")
     from workbench.compare import compare_store
 
     folder = options.store_of(arguments.device)
@@ -252,4 +257,28 @@ def compare(arguments: argparse.Namespace) -> int:
         "verdict": comparison.verdict,
     }
     options.show(arguments, data, f"{comparison.table[columns].round(3).to_string(index=False)}\n{comparison}")
+    return 0
+
+
+def _compare_published(arguments: argparse.Namespace) -> int:
+    from workbench.published import published_check, read_rows, rows_of
+
+    given = ("first_frames", "prompt", "codec", "context")
+    if arguments.device != "cpu" or any(getattr(arguments, name) is not None for name in given):
+        raise MeasureError("published rows have devices and parameters of their own; leave --device and the others out")
+    rows = read_rows()
+    check = published_check(rows if arguments.model is None else rows_of(arguments.model, rows))
+    worst = check.worst()
+    data = {
+        "counts": check.counts,
+        "summary": options.records(check.summary()),
+        "pair_summary": options.records(check.pair_summary()),
+        "worst": options.records(worst),
+        "effects": options.records(check.effects()),
+        "rows": options.records(check.table),
+        "pairs": options.records(check.pairs),
+    }
+    shown = worst[["table", "line", "device", "subject", "kind", "ratio", "effect", "arithmetic"]].round(3)
+    text = f"{check}\nworst, predicted over published:\n{shown.to_string(index=False)}"
+    options.show(arguments, data, text)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli import options
+from workbench.cli import options, reasons, streams
 from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:
@@ -26,12 +26,18 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--composition", default="monolith", help="monolith, conventional, per-stage, or a JSON file")
     command.add_argument("--profile", help="a profile of the conventional run: its times replace the eager benchmarks")
     command.add_argument("--trace", help="write the simulated run for Perfetto to this file")
+    command.add_argument("--why", action="store_true", help="the critical path by operator")
+    command.add_argument("--against", metavar="COMPOSITION", help="what it takes more than this one, and why")
+    streams.add(command)
     command.set_defaults(run=predict)
 
     command = commands.add_parser("select", help="the fastest of all compositions, and those tied with it")
     options.add_model(command)
     options.add_device(command)
     command.add_argument("--batch", type=options.positive, default=1)
+    command.add_argument("--sensitivity", action="store_true", help="at what device another composition would win")
+    command.add_argument("--pareto", action="store_true", help="time to first output against throughput, the front")
+    streams.add(command)
     command.set_defaults(run=select)
 
     command = commands.add_parser("classify", help="how the best composition changes with the batch")
@@ -71,21 +77,32 @@ def program(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Predict one composition."""
-    pricer = options.pricer_of(arguments, arguments.batch)
     difference = None
-    if arguments.profile:
-        pricer, difference = _with_profile(pricer, arguments.profile)
-    composition = options.composition_of(pricer, arguments.composition)
-    prediction = pricer.predict(composition)
+    if arguments.static_engine:
+        pricer, composition, prediction = streams.predict(arguments)
+    else:
+        pricer = options.pricer_of(arguments, arguments.batch)
+        if arguments.profile:
+            pricer, difference = _with_profile(pricer, arguments.profile)
+        composition = options.composition_of(pricer, arguments.composition)
+        prediction = pricer.predict(composition)
     data, text = options.prediction_json(prediction), [str(prediction), str(composition)]
     text.append(
         f"{prediction.tiles} tiles, {prediction.events} events, {prediction.serial_stages} serial stages"
         + (f", {prediction.throughput_per_s:,.1f} further outputs/s" if prediction.throughput_per_s else "")
     )
+    text += [prediction.stream, *prediction.notes]
     if difference is not None:
         data["profile"] = options.records(difference)
         shown = difference.round(2).to_string(index=False)
         text.append(f"eager times from the profile against the benchmarks, ns a call:\n{shown}")
+    if arguments.why:
+        data["path"], shown = reasons.path(pricer, composition)
+        text.append(shown)
+    if arguments.against:
+        other = options.composition_of(pricer, arguments.against)
+        data["against"], shown = reasons.against(pricer, prediction, other)
+        text.append(shown)
     if arguments.trace:
         _write_trace(pricer, composition, arguments.trace)
         text.append(f"trace: {arguments.trace}")
@@ -96,7 +113,6 @@ def predict(arguments: argparse.Namespace) -> int:
 def _with_profile(pricer: Pricer, path: str) -> tuple[Pricer, Any]:
     from workbench.cost import CostTable
     from workbench.cost.profiled import profiled_times, with_profile
-    from workbench.predict import Pricer
     from workbench.profiles import attribute_kernels, load
 
     if not isinstance(pricer.table, CostTable):
@@ -104,7 +120,7 @@ def _with_profile(pricer: Pricer, path: str) -> tuple[Pricer, Any]:
     profile = load(path)
     times = profiled_times(attribute_kernels(profile.kernels, pricer.program.operators()), pricer.program)
     table, difference = with_profile(pricer.table, times, pricer.batch)
-    return Pricer(pricer.program, pricer.device, table, pricer.batch), difference
+    return pricer.with_table(table), difference
 
 
 def _write_trace(pricer: Pricer, composition: Any, path: str) -> None:
@@ -125,18 +141,19 @@ def select(arguments: argparse.Namespace) -> int:
     """Select exactly over all compositions."""
     from workbench.search import select as search
 
-    selection = search(options.pricer_of(arguments, arguments.batch))
-    data = {
-        "best": options.prediction_json(selection.best),
-        "tie_set": [options.prediction_json(p) for p in selection.tie_set],
-        "resolved": selection.resolved,
-        "candidates": selection.candidates,
-        "shortlist": options.records(selection.table()),
-        "seconds": selection.seconds,
-    }
-    columns = ["composition", "shape", "megakernels", "ttfo_us", "low_us", "high_us", "tied", "chance"]
-    table = selection.table()[columns].head(12).round(3).to_string(index=False)
-    options.show(arguments, data, f"{selection}\n{selection.best.composition}\n{table}")
+    if arguments.static_engine:
+        return streams.select(arguments)
+    pricer = options.pricer_of(arguments, arguments.batch)
+    selection = search(pricer)
+    data = options.selection_json(selection)
+    text = options.selection_text(selection)
+    if arguments.sensitivity:
+        data["sensitivity"], shown = reasons.sensitivity(pricer, selection)
+        text += f"\n{shown}"
+    if arguments.pareto:
+        data["pareto"], shown = streams.front(pricer, selection)
+        text += f"\n{shown}"
+    options.show(arguments, data, text)
     return 0
 
 

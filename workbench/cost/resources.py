@@ -30,6 +30,7 @@ CALL_NS = 20  # a call and its return, some 35 clocks; assumed, no measurement i
 SPILL_RATE = 128  # bytes a clock and SM: an L1's width; each spilled byte is taken to move once a tile
 BLOCK_OVERHEAD_BYTES = 1_024  # of shared memory that the driver keeps of each block, compute capability 8.0 and later
 MOST_BLOCKS = 32
+PRICED_SHAPE = "large"  # of tiles; small ones cut operators differently, and no configuration does so yet
 LANES_PER_WARP = 32
 REGISTER_UNIT = 8  # registers a thread are given out in eights
 
@@ -137,7 +138,7 @@ def ladder(kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effect
 
 def _rungs(kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effects) -> Iterator[Held]:
     for (build, warps, shape), reading in builds(kinds, architecture(sm.capability)).items():
-        if effects.build not in ("", build):
+        if shape != PRICED_SHAPE or effects.build not in ("", build):
             continue
         for blocks in range(1, blocks_per_sm(reading, sm) + 1):
             yield Held(
@@ -167,7 +168,8 @@ def _spills(kinds: frozenset[str], reading: Reading, sm: Multiprocessor) -> tupl
 def builds(kinds: frozenset[str], arch: str) -> dict[tuple[str, int, str], Reading]:
     """Readings of a kernel of these bodies by build, warps and tile shape.
 
-    A union that was not compiled is taken as bodies that are called: of each resource the maximum over its bodies.
+    A union that was not compiled is taken as bodies that are called, of each resource the maximum over its bodies: at
+    best so, as compiled unions of called bodies take up to a quarter more registers than the hungriest alone.
     """
     found = {
         (build, warps, shape): reading
@@ -189,18 +191,6 @@ def builds(kinds: frozenset[str], arch: str) -> dict[tuple[str, int, str], Readi
     return found
 
 
-@lru_cache(256)
-def by_itself(kind: str, sm: Multiprocessor, most: int) -> tuple[Held, int]:
-    """A kind's own kernel, the rung of most warps on an SM, and the shared memory in which its blocks hold loads.
-
-    Where none of those that were compiled fits, a library is taken to have one that just does.
-    """
-    found = builds(frozenset({kind}), architecture(sm.capability))
-    rungs = list(_rungs(frozenset({kind}), sm, most, Effects())) or [Held(pages=0)]
-    best = max(rungs, key=lambda held: (held.blocks * held.warps, -sum(ns for _, ns in held.spill_ns), held.pages))
-    return best, min(sm.block_shared_bytes, max(reading.shared_bytes for reading in found.values()))
-
-
 @dataclass(frozen=True, slots=True)
 class Flight:
     """Bytes that an SM's blocks have in flight: within their bodies, and of what pages hold too."""
@@ -209,15 +199,23 @@ class Flight:
     staged_bytes: float
 
 
+@lru_cache(4096)
 def flight(kind: str, held: Held | None, sm: Multiprocessor, per_warp: float, most: int, tiles_per_sm: int) -> Flight:
     """What an SM has in flight while it runs tiles of this kind, so many at once at most.
 
     Each block has ``per_warp`` a warp and what its body stages through shared memory; all free pages (at most ``most``)
-    may hold loads instead. ``held`` None, or without a union: the kind's own kernel.
+    may hold loads instead. ``held`` None, or without a union: the kind's own kernel, on the rung that has the most.
+    Where none of those that were compiled fits, a library is taken to have one that just does.
     """
-    alone, staged = by_itself(kind, sm, most)
-    pages_held = alone.pages if held is None else held.pages
-    if held is None or held.own:
-        held = alone
-    within = max(1, min(held.blocks, tiles_per_sm)) * (held.warps * per_warp + staged)
-    return Flight(within, max(within, pages_held * PAGE_BYTES))
+    kinds = frozenset({kind})
+    readings_of = builds(kinds, architecture(sm.capability)).values()
+    staged = min(sm.block_shared_bytes, max(reading.shared_bytes for reading in readings_of))
+
+    def of(rung: Held) -> tuple[float, float]:
+        within = max(1, min(rung.blocks, tiles_per_sm)) * (rung.warps * per_warp + staged)
+        return max(within, rung.pages * PAGE_BYTES), within
+
+    own = held is None or held.own
+    rungs = list(_rungs(kinds, sm, most, Effects())) or [Held(pages=0)] if own else [held]
+    through_pages, within = max(of(rung) for rung in rungs if rung is not None)
+    return Flight(within, through_pages)

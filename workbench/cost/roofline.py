@@ -5,8 +5,11 @@ Memory time of a tile is its bytes over the smaller of two rates (DESIGN: fair s
 takes. So an operator of few tiles cannot take the whole bandwidth, nor can bodies whose kernel has few warps on an SM
 (``resources``). Inputs that fit into L2 come from there at a multiple of that rate; attention's cache and a scan's
 state come from DRAM, and like weights through pages.
-Weights up to a page are loaded before the body, the rest while it works, and the body takes the longer of the two. Arithmetic runs on CUDA cores or on tensor cores (``Gpu.flops_per_s``). All constants
-are in the device's file. Effects that are left out (``effects``): without waves, tiles divide evenly over the lanes.
+A tile reads all of its rows of a product's input, whatever its columns, and all weights of its columns, whatever its
+rows: weights that fit into L2 are read from DRAM once, and then from there.
+Weights up to a page are loaded before the body, the rest while it works, and the body takes the longer of the two.
+Arithmetic runs on CUDA cores or on tensor cores (``Gpu.flops_per_s``). All constants are in the device's file. Effects
+that are left out (``effects``): without waves, tiles divide evenly over the lanes.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from workbench.gpu import PREFETCH_DEPTH, Gpu
 from workbench.hardware import Provenance
 from workbench.lower.lowering import operator_cut
 from workbench.program import Call, Operator
-from workbench.shapes import Attention, Experts, Matmul, Scan
+from workbench.shapes import Attention, Conv, Experts, Matmul, Scan
 
 # How a megakernel may cut operators, after ``SMs x``: as Hazy's latency kernel does; twice as many tiles of at most 64
 # rows, and attention's cache in parts; four times as many of at most 128 rows (as Hazy's throughput kernel has).
@@ -72,22 +75,29 @@ class Roofline:
         held: Held | None,
     ) -> TileCosts:
         on = self.gpu.effects
-        share = operator_cut(operator, batch, configuration).shares()
+        grid = operator_cut(operator, batch, configuration)
+        share = grid.shares()
         work = operator.work(batch, position)
         kind = body(operator.shape, batch, configuration, self.gpu.mma_rows)
         tile_rate, staged_rate, cached_rate = self._bytes_per_ns(kind, held, len(share), configuration.workers)
-        inputs = work.read_bytes * (np.ones_like(share) if isinstance(operator.shape, Matmul | Experts) else share)
+        product = isinstance(operator.shape, Matmul | Experts | Conv)
+        inputs = work.read_bytes * (grid.shares(("requests", "rows", "inner")) if product else share)
         rate = tile_rate
         if isinstance(operator.shape, Attention | Scan):
             rate = staged_rate
         elif on.l2 and work.read_bytes <= self.gpu["l2_bytes"]:
             rate = cached_rate
-        weights = share * work.weight_bytes
+        strip = grid.shares(("inner", "columns")) if product else share
+        weights = strip * work.weight_bytes
+        weight_rate = np.full(len(share), staged_rate)
+        again = share < strip  # others read the same weights
+        if on.l2 and work.weight_bytes <= self.gpu["l2_bytes"] and again.any():
+            weight_rate[again] = np.minimum(staged_rate * strip[again] / share[again], cached_rate)
         ahead = np.minimum(weights, PAGE_BYTES)
         flops_per_ns = self.gpu.flops_per_s(batch * operator.shape.rows, operator.element_bytes) / 1e9
         times = [
-            ahead / staged_rate,
-            (weights - ahead) / staged_rate,
+            ahead / weight_rate,
+            (weights - ahead) / weight_rate,
             inputs / rate,
             share * work.flops / (flops_per_ns / self.gpu.sm_count),
         ]
@@ -102,6 +112,10 @@ class Roofline:
             ns=np.maximum(1, np.maximum(compute, streamed)), spread_frac=self.gpu["error_frac"],
             provenance=Provenance.ASSUMED if provenance is Provenance.ASSUMED else Provenance.ANALYTICAL,
             weight_ns=weight, input_ns=given, streams=streamed > compute,
+            loads=(
+                np.ceil(ahead * staged_rate / weight_rate).astype(np.int64),
+                np.ceil(inputs * tile_rate / rate).astype(np.int64),
+            ),
         )  # fmt: skip
 
     def _bytes_per_ns(self, kind: str, held: Held | None, tiles: int, workers: int) -> tuple[float, float, float]:

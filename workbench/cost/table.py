@@ -47,6 +47,7 @@ class TileCosts:
 
     ``ns`` is the body's time; loads of weights and of inputs are beside it where a source can tell them apart, else
     they are in it and None here. ``streams``: bodies that take as long as the weights which they load meanwhile.
+    ``loads``: bytes of weights ahead of the body and of inputs, as far as they take DRAM bandwidth.
     """
 
     ns: npt.NDArray[np.int64]
@@ -55,6 +56,7 @@ class TileCosts:
     weight_ns: npt.NDArray[np.int64] | None = None
     input_ns: npt.NDArray[np.int64] | None = None
     streams: npt.NDArray[np.bool_] | None = None
+    loads: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
     @property
     def total_ns(self) -> npt.NDArray[np.int64]:

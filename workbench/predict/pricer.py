@@ -7,6 +7,7 @@ often as the loops around it run, less what overlapping launches save at a regio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,11 +20,13 @@ from workbench.errors import CompositionError
 from workbench.hardware import Device, Provenance, worst
 from workbench.predict.prediction import ALL_CAUSES, Prediction, RegionPrediction
 from workbench.predict.queues import LevelQueue, executions
-from workbench.predict.regions import Regions, treatment_of
-from workbench.program import Program
+from workbench.predict.regions import ILLEGAL_NS, Regions, treatment_of
+from workbench.predict.streaming import HostTime, ahead_of_end_ns, mean_batch_p95
+from workbench.program import Loop, Program, items
 from workbench.simulate import CAUSES, Exit, Exits, Run, path_of, simulate
 from workbench.uncertainty import Draws, draw, interval_of
 
+NOTHING = HostTime()
 COMPUTE, WEIGHTS = CAUSES.index("compute"), CAUSES.index("weights")
 # Causes whose length is the cost table's, as indices into CAUSES.
 ON_TILES = [CAUSES.index(cause) for cause in ("compute", "tail", "weights", "activations")]
@@ -46,7 +49,10 @@ class Entry(NamedTuple):
 
 
 class Pricer(Regions):
-    """Predictions for one program on one device at one batch; see ``LevelQueues`` for the parameters."""
+    """Predictions for one program on one device at one batch; see ``LevelQueues`` for the parameters.
+
+    ``host`` is beside the device's own ``host_ns``, which a run has once.
+    """
 
     def __init__(
         self,
@@ -56,10 +62,20 @@ class Pricer(Regions):
         batch: int,
         configurations: tuple[Configuration, ...] | None = None,
         arms: tuple[str, ...] | None = None,
+        *,
+        host: HostTime = NOTHING,
     ) -> None:
+        alone, device = device, replace(device, host_ns=device.host_ns + host.first_ns) if host.first_ns else device
         super().__init__(program, device, table, batch, configurations, arms)
+        self.host, self._device_alone = host, alone
         self._draws: dict[str, Draws] = {}
         self._regions: dict[tuple[Region, tuple[object, ...]], RegionPrediction] = {}
+
+    def with_table(self, table: Costs) -> Pricer:
+        """The same priced by another table."""
+        return Pricer(
+            self.program, self._device_alone, table, self.batch, self.configurations, self.arms, host=self.host
+        )  # fmt: skip
 
     def entries(self, region: Region, composition: Composition | None = None) -> list[Entry]:
         """How a region is launched, launches that cost the same as one; in a composition with what they overlap."""
@@ -109,6 +125,7 @@ class Pricer(Regions):
         how = treatment_of(region)
         sigma: dict[str, float] = {}
         provenances: set[Provenance] = set()
+        ahead_ns: tuple[int, ...] = ()
         for entry in entries:
             priced, run, times = self.launch(region, entry)
             host = int(priced.host_ns[run.start_op : run.stop_op].sum())
@@ -135,9 +152,23 @@ class Pricer(Regions):
             events += times * (int(signal.max()) - int(signal.min()) + 1)
             stages += times * len(on_path)
             provenances.add(priced.provenance)
+            if region.configuration is not None and region.items[-1] in self._ends_in and entry is entries[-1]:
+                grids = self._lowered(self.place[region.items[0]][0], region.configuration).tiles.grids
+                ahead_ns = ahead_of_end_ns(run, grids, self.batch)
         overheads = sum(split[cause] for cause in ("launch", "ramp", "drain", "dispatch", "event_wait"))
         sigma[f"launch/{region.arm or 'megakernel'}"] = overheads * self.overheads(region).spread_frac
-        return RegionPrediction(region, ns, launches, split, tiles, events, stages, sigma, worst(provenances))
+        return RegionPrediction(
+            region, ns, launches, split, tiles, events, stages, sigma, worst(provenances), ahead_ns
+        )  # fmt: skip
+
+    @cached_property
+    def _ends_in(self) -> frozenset[str]:
+        """The last item of the program's text, and while that is a loop, the last of its body."""
+        names, item = set[str](), self.levels[0].items[-1]
+        while isinstance(item, Loop):
+            names.add(item.name)
+            item = items(item.body)[-1]
+        return frozenset({*names, item.name})
 
     def predict(self, composition: Composition, *, throughput: bool = True) -> Prediction:
         """Time to first output of a composition, with its causes; CompositionError if it is illegal here.
@@ -152,11 +183,22 @@ class Pricer(Regions):
         split["host"] += self.device.host_ns
         ttfo_ns = sum(part.ns for part in parts) + self.device.host_ns
         notes = (self.program.assumed,) if self.program.assumed else ()
+        provenances = {part.provenance for part in parts}
+        if self.host != NOTHING:
+            notes, provenances = (*notes, str(self.host)), {*provenances, Provenance.ASSUMED}
+        draws = self.draws(composition, ttfo_ns, parts)
+        interval_ns = interval_of(draws, ttfo_ns)
+        p95_ns, p95_interval_ns = ttfo_ns, interval_ns
+        if any(parts[-1].ahead_ns):
+            last_frac = draw(0.0, self.sigma_ns(parts[-1:])) / parts[-1].ns
+            p95_ns, p95_interval_ns = mean_batch_p95(draws, ttfo_ns, parts[-1].ahead_ns, last_frac)
+        further_ns = self.further_ns(composition) if throughput else None
         return Prediction(
             program=self.program.name, device=self.device.name, batch=self.batch, composition=composition,
-            ttfo_ns=ttfo_ns, interval_ns=interval_of(self.draws(composition, ttfo_ns, parts), ttfo_ns), causes_ns=split,
-            regions=parts, throughput_per_s=self.throughput_per_s(composition) if throughput else None,
-            provenance=worst({part.provenance for part in parts}), notes=notes,
+            ttfo_ns=ttfo_ns, interval_ns=interval_ns, causes_ns=split, regions=parts,
+            throughput_per_s=None if further_ns is None else self.batch * 1e9 / further_ns,
+            provenance=worst(provenances), notes=notes, further_ns=further_ns, output_ns=self.program.output_ns,
+            mean_batch_p95_ns=p95_ns, p95_interval_ns=p95_interval_ns, parameters=dict(self.program.parameters),
         )  # fmt: skip
 
     def total_ns(self, composition: Composition) -> int:
@@ -196,7 +238,8 @@ class Pricer(Regions):
     # -- further outputs ---------------------------------------------------------------------------------------------
 
     @cached_property
-    def _further(self) -> Pricer | None:
+    def further(self) -> Pricer | None:
+        """The pricer of a further output by itself; None if there are none, or their shapes were not benchmarked."""
         if not self.program.further:
             return None
         shapes = {name: op.shape for name, op in self.program.operators().items()}
@@ -204,11 +247,12 @@ class Pricer(Regions):
         unpriced = any(shapes.get(name) != op.shape for name, op in rest.operators().items())
         if unpriced and isinstance(self.table, CostTable):
             return None  # benchmarks are of the first output's shapes
-        return Pricer(rest, self.device, self.table, self.batch, self.configurations, self.arms)
+        host = HostTime(self.host.further_ns)
+        return Pricer(rest, self._device_alone, self.table, self.batch, self.configurations, self.arms, host=host)
 
-    def throughput_per_s(self, composition: Composition) -> float | None:
-        """Further outputs of the whole batch a second; None where their shapes were not benchmarked."""
-        further = self._further
+    def further_ns(self, composition: Composition) -> int | None:
+        """Steady cost of a further output of the whole batch; None where it is not known what it would be."""
+        further = self.further
         if further is None:
             return None
         restricted = restrict(composition, further)
@@ -216,7 +260,8 @@ class Pricer(Regions):
             check_composition(further.program, restricted)
         except CompositionError:
             return None  # a further output runs operators that the first did not, and the cuts say nothing of them
-        return self.batch * 1e9 / further.total_ns(restricted)
+        ns = further.total_ns(restricted)
+        return ns if ns < ILLEGAL_NS else None
 
 
 def _sums(index: npt.NDArray[Any], ns: npt.NDArray[np.int64], size: int) -> list[int]:

@@ -5,6 +5,7 @@
                           └► shared    loads in bytes share one bandwidth      ─┘   └───► timeline  a table of spans; a
                                                                                           Chrome / Perfetto trace
                             items      every region of a level at once, for a search
+                            replicate  one region many times over, with other times each time
 
 `engine.Mechanism` defines a pass, once; `simulate_dynamic` and `SharedBandwidth` define how the other two differ. All
 compiled loops are in `kernels` (numba; imported at the first run, so importing this package is cheap). `reference` is
@@ -33,6 +34,7 @@ from workbench.simulate.engine import (
     simulate,
 )
 from workbench.simulate.items import Exits, ItemRegions, follow_ns, item_regions
+from workbench.simulate.replicate import replicate, scaled
 from workbench.simulate.shared import (
     SharedBandwidth,
     SharingDifference,
@@ -71,6 +73,8 @@ __all__ = [
     "makespan",
     "path_of",
     "prefix_makespans",
+    "replicate",
+    "scaled",
     "sharing_difference",
     "simulate",
     "simulate_dynamic",

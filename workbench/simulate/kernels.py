@@ -2,8 +2,9 @@
 
 That is why it is longer than other modules are. It holds, in this order, the one pass (defined in `engine.Mechanism`,
 transcribed once in `_place`), overlapping launches (defined there too), dynamic queues (defined in
-`dynamic.simulate_dynamic`) and shared bandwidth (defined in `shared.SharedBandwidth`). Nothing is checked here: indices
-that `check_tile_queue` has not seen may read or write outside an array.
+`dynamic.simulate_dynamic`), shared bandwidth (defined in `shared.SharedBandwidth`) and the one pass many times over
+(defined in `replicate.replicate`). Nothing is checked here: indices that `check_tile_queue` has not seen may read or
+write outside an array.
 
 Indices are unsigned throughout. A signed index costs a compare and an add for Python's wraparound, 1.6 to 2.1 times
 the whole pass; and unsigned mixed with a plain literal becomes float64, hence `_ONE`. Of a tile's waits the first and
@@ -932,3 +933,194 @@ def share(
             _line_up(region, costs, lanes, bits, starts, a - first, b - first, floor_ns)
             top_ns = _play(region, waiters, first, costs, lanes, bits, slot_bits, starts, loads.rate, out_ns, floor_ns)
     return top_ns + costs.drain_ns
+
+
+# ---- replications: one region many times, each time with times of its own ----
+# Times are doubles that hold whole numbers, exact below 2**53: of several replications at once, a maximum, a product or
+# a rounding of doubles is one instruction, which a product of 64-bit integers is not. All state is in rows of BLOCK.
+
+BLOCK = 64  # replications side by side
+_BLOCK = np.uint64(BLOCK)
+
+
+class Scaled(NamedTuple):
+    """A mechanism's numbers, (BLOCK,) each: one a replication."""
+
+    launch_ns: NDArray[np.float64]
+    gap_ns: NDArray[np.float64]
+    dispatch_ns: NDArray[np.float64]
+    event_ns: NDArray[np.float64]
+    signal_ns: NDArray[np.float64]
+    drain_ns: NDArray[np.float64]
+    wait_ns: NDArray[np.float64]
+
+
+class TileTimes(NamedTuple):
+    """The times of `Tiles`, as doubles."""
+
+    weight_ns: NDArray[np.float64]
+    input_ns: NDArray[np.float64]
+    compute_ns: NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """`Clocks` of BLOCK replications. Two more events follow: one long since seen, and one that nobody waits for."""
+
+    free_ns: NDArray[np.float64]
+    loader_ns: NDArray[np.float64]
+    page_ns: NDArray[np.float64]
+    turn: NDArray[np.uint64]
+    seen_ns: NDArray[np.float64]
+    top_ns: NDArray[np.float64]  # (BLOCK,) when every lane is free
+    floor_ns: NDArray[np.float64]  # (BLOCK,) nothing happens before
+
+
+@_jit
+def _fill_rows(rows: NDArray[np.float64], value: float) -> None:
+    for i in range(np.uint64(len(rows))):
+        rows[i] = value
+
+
+@_jit
+def _place_all(
+    tiles: Tiles, times: TileTimes, costs: Scaled, depth: np.uint64, waits: bool, rows: Rows,
+    op: int | np.uint64, factor: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """`_place` of each tile of an operator in turn, in BLOCK replications side by side."""
+    free_ns, loader_ns, page_ns, turn, seen_ns, top_ns, floor_ns = rows
+    dispatch_ns, signal_ns, event_ns = costs.dispatch_ns, costs.signal_ns, costs.event_ns
+    nobody = np.uint64(len(seen_ns)) - _BLOCK
+    for t in range(tiles.op_ptr[op], tiles.op_ptr[op + _ONE]):
+        lane = np.uint64(tiles.lane[t])
+        free, first, last, signal = lane * _BLOCK, nobody - _BLOCK, nobody - _BLOCK, nobody
+        k, stop = np.uint64(tiles.wait_ptr[t]), np.uint64(tiles.wait_ptr[t + _ONE])
+        if waits:
+            signal = np.uint64(tiles.signal[t]) * _BLOCK
+            if k < stop:
+                first, last = np.uint64(tiles.wait_event[k]) * _BLOCK, np.uint64(tiles.wait_event[stop - _ONE]) * _BLOCK
+            if stop - k > np.uint64(2):  # as if the lane were free so late
+                for middle in range(k + _ONE, stop - _ONE):
+                    seen = np.uint64(tiles.wait_event[middle]) * _BLOCK
+                    for r in range(_BLOCK):
+                        free_ns[free + r] = max(free_ns[free + r], seen_ns[seen + r] - dispatch_ns[r])
+        weight, given, compute = times.weight_ns[t], times.input_ns[t], times.compute_ns[t]
+        if depth == 0:
+            for r in range(_BLOCK):
+                begin = max(free_ns[free + r], floor_ns[r]) + dispatch_ns[r]
+                begin = max(begin, max(seen_ns[first + r], seen_ns[last + r]))
+                start = begin + max(np.rint(given * factor[r]), np.rint(weight * factor[r]))
+                done = start + np.rint(compute * factor[r]) + signal_ns[r]
+                free_ns[free + r] = done
+                top_ns[r] = max(top_ns[r], done)
+                seen_ns[signal + r] = max(seen_ns[signal + r], done + event_ns[r])
+        else:
+            page = (lane * depth + turn[lane]) * _BLOCK
+            turn[lane] = turn[lane] + _ONE if turn[lane] + _ONE < depth else np.uint64(0)
+            for r in range(_BLOCK):
+                begin = max(free_ns[free + r], floor_ns[r]) + dispatch_ns[r]
+                begin = max(begin, max(seen_ns[first + r], seen_ns[last + r]))
+                load = max(max(loader_ns[free + r], page_ns[page + r]), floor_ns[r]) + np.rint(weight * factor[r])
+                end = max(begin + np.rint(given * factor[r]), load) + np.rint(compute * factor[r])
+                done = end + signal_ns[r]
+                loader_ns[free + r], page_ns[page + r], free_ns[free + r] = load, end, done
+                top_ns[r] = max(top_ns[r], done)
+                seen_ns[signal + r] = max(seen_ns[signal + r], done + event_ns[r])
+
+
+@_jit
+def _run_kernel_all(
+    tiles: Tiles, times: TileTimes, costs: Scaled, depth: np.uint64, rows: Rows, op: int | np.uint64,
+    factor: NDArray[np.float64], given_ns: NDArray[np.float64], begun_ns: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """`_run_kernel` in BLOCK replications; lanes are ready at ``rows.free_ns``, and ``rows.loader_ns`` is scratch."""
+    free_ns, ended_ns, top_ns = rows.free_ns, rows.loader_ns, rows.top_ns
+    dispatch_ns, signal_ns = costs.dispatch_ns, costs.signal_ns
+    for i in range(np.uint64(len(free_ns))):
+        ended_ns[i] = free_ns[i]
+    _fill_rows(top_ns, -np.inf)
+    _fill_rows(begun_ns, -np.inf)
+    for t in range(tiles.op_ptr[op], tiles.op_ptr[op + _ONE]):
+        at = np.uint64(tiles.lane[t]) * _BLOCK
+        weight, given, compute = times.weight_ns[t], times.input_ns[t], times.compute_ns[t]
+        for r in range(_BLOCK):
+            begin = free_ns[at + r] + dispatch_ns[r]
+            load = (ended_ns[at + r] if depth > 0 else begin) + np.rint(weight * factor[r])
+            end = max(max(begin, given_ns[r]) + np.rint(given * factor[r]), load) + np.rint(compute * factor[r])
+            ended_ns[at + r], free_ns[at + r] = end, end + signal_ns[r]
+            top_ns[r] = max(top_ns[r], end + signal_ns[r])
+            begun_ns[r] = max(begun_ns[r], begin)
+
+
+@_jit
+def _overlapping_all(
+    tiles: Tiles, times: TileTimes, costs: Scaled, depth: np.uint64, rows: Rows, start_op: int, stop_op: int,
+    factors: NDArray[np.float64], column: NDArray[np.uint32], entered: bool, started_ns: float,
+    exit_ns: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """`overlap_trace` in BLOCK replications, each after the same launch if `entered`; the end in ``rows.top_ns``."""
+    lanes, some = np.uint64(len(exit_ns)), entered
+    started, begun, given, last = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    before = np.empty(lanes * _BLOCK)
+    _fill_rows(started, started_ns)
+    for lane in range(lanes):
+        for r in range(_BLOCK):
+            before[lane * _BLOCK + r] = exit_ns[lane]
+    for op in range(np.uint64(start_op), np.uint64(stop_op)):
+        if tiles.op_ptr[op] == tiles.op_ptr[op + _ONE]:
+            continue
+        factor = factors[np.uint64(column[op])]
+        for r in range(_BLOCK):
+            given[r] = rows.top_ns[r] + (costs.wait_ns[r] if some else costs.gap_ns[r])
+        for lane in range(lanes):
+            for r in range(_BLOCK):
+                at = lane * _BLOCK + r
+                ready = rows.top_ns[r] + max(started[r] + costs.gap_ns[r], before[at]) if some else given[r]
+                rows.free_ns[at] = ready
+        _run_kernel_all(tiles, times, costs, depth, rows, op, factor, given, begun)
+        for r in range(_BLOCK):
+            last[r] = rows.top_ns[r]
+        _fill_rows(rows.free_ns, 0.0)
+        _fill_rows(given, 0.0)
+        _run_kernel_all(tiles, times, costs, depth, rows, op, factor, given, begun)
+        for r in range(_BLOCK):
+            started[r] = begun[r] - rows.top_ns[r]
+        for lane in range(lanes):
+            for r in range(_BLOCK):
+                before[lane * _BLOCK + r] = rows.free_ns[lane * _BLOCK + r] - rows.top_ns[r]
+        for r in range(_BLOCK):
+            rows.top_ns[r] = last[r]
+        some = True
+
+
+@_jit
+def replicate(
+    tiles: Tiles, times: TileTimes, costs: Scaled, depth: np.uint64, barrier: bool, overlap: bool, lanes: int,
+    events: int, start_op: int, stop_op: int, factors: NDArray[np.float64], column: NDArray[np.uint32],
+    entered: bool, started_ns: float, exit_ns: NDArray[np.float64], out_ns: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """``out_ns`` (BLOCK,) becomes the makespans of [start_op, stop_op) with times of `op` scaled by the row
+    ``factors[column[op]]`` of (columns, BLOCK); with `overlap` after a launch that ends as given if `entered`."""
+    size = np.uint64(lanes) * _BLOCK
+    rows = Rows(
+        np.zeros(size), np.zeros(size), np.zeros(size * depth), np.zeros(lanes, np.uint64),
+        np.zeros(np.uint64(events + 2) * _BLOCK), np.empty(BLOCK), np.empty(BLOCK),
+    )  # fmt: skip
+    for r in range(_BLOCK):
+        rows.seen_ns[np.uint64(events) * _BLOCK + r] = -np.inf
+        rows.top_ns[r] = rows.floor_ns[r] = costs.launch_ns[r]
+    if overlap:
+        _overlapping_all(
+            tiles, times, costs, depth, rows, start_op, stop_op, factors, column, entered, started_ns, exit_ns
+        )
+    else:
+        for op in range(np.uint64(start_op), np.uint64(stop_op)):
+            factor = factors[np.uint64(column[op])]
+            if barrier:
+                if tiles.op_ptr[op] < tiles.op_ptr[op + _ONE]:
+                    for r in range(_BLOCK):
+                        rows.floor_ns[r] = rows.top_ns[r] + costs.gap_ns[r]
+                _place_all(tiles, times, costs, depth, False, rows, op, factor)
+            else:
+                _place_all(tiles, times, costs, depth, True, rows, op, factor)
+    for r in range(_BLOCK):
+        out_ns[r] = rows.top_ns[r] + costs.drain_ns[r]
