@@ -116,12 +116,12 @@ def test_a_union_is_the_maximum_and_more_blocks_leave_fewer_pages() -> None:
 def test_the_ladder_keeps_no_rung_that_another_beats_and_a_build_can_be_asked_for() -> None:
     sm = H100.multiprocessor
     kinds = frozenset({"gemv", "attention", "convolution", "lookup"})
-    rungs = ladder(kinds, sm, 3, ALL)
+    rungs = ladder(kinds, sm, 3, ALL, 4)
     assert rungs
     assert not any(a.beats(b) for a in rungs for b in rungs if a is not b)
-    for rung in ladder(kinds, sm, 3, Effects(build="called")):
+    for rung in ladder(kinds, sm, 3, Effects(build="called"), 1):
         assert rung.build.startswith("called")
-    assert ladder(kinds, sm, 3, ALL.without("union"))[0].own
+    assert ladder(kinds, sm, 3, ALL.without("union"), 1)[0].own
     assert Held(2, blocks=2).beats(Held(2, blocks=1))
     assert not Held(1, blocks=2).beats(Held(2, blocks=1))
 

@@ -154,14 +154,14 @@ class Walk:
         configuration, sm, effects = region.configuration, self.device.sm, self.device.effects
         if configuration is None or sm is None:
             return None
-        sequences, most = self._sequences[region], self.device.prefetch_depth
+        sequences, most, tiles = self._sequences[region], self.device.prefetch_depth, configuration.tiles_per_worker
         calls = [call for sequence in sequences for call in sequence]
         kinds = frozenset(body(call.operator.shape, self.batch, configuration, self.device.mma_rows) for call in calls)
         ns = {
             held: sum(self._megakernel(configuration, sequence, held)[0] for sequence in sequences)
-            for held in {*_rungs(kinds, sm, most, effects), *ladder(kinds, sm, most, effects)}
+            for held in {*_rungs(kinds, sm, most, effects, tiles), *ladder(kinds, sm, most, effects, tiles)}
         }
-        best = min(ladder(kinds, sm, most, effects), key=lambda held: (ns[held], held))
+        best = min(ladder(kinds, sm, most, effects, tiles), key=lambda held: (ns[held], held))
         assert ns[best] == min(ns.values()), "a rung that is left out is better"
         return best
 

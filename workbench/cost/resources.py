@@ -120,15 +120,20 @@ def pages(reading: Reading, blocks: int, sm: Multiprocessor, most: int) -> int:
 
 
 @lru_cache(4096)
-def ladder(kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effects) -> tuple[Held, ...]:
+def ladder(
+    kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effects, tiles_per_sm: int
+) -> tuple[Held, ...]:
     """The rungs on which a kernel of these bodies may be best, at most ``most`` pages; () if it cannot run.
 
-    Rungs that another one beats whatever the region are left out.
+    No more blocks live on an SM than an operator has tiles for it. Rungs that another one beats whatever the region are
+    left out.
     """
     if not effects.union:
-        fits = all(ladder(frozenset({kind}), sm, most, Effects()) for kind in kinds)
+        fits = all(ladder(frozenset({kind}), sm, most, Effects(), tiles_per_sm) for kind in kinds)
         return (Held(most, own=True, build="each body by itself"),) if fits else ()
-    found = sorted(_rungs(kinds, sm, most, effects), key=lambda held: (-held.pages, -held.blocks, held.tile_ns))
+    found = sorted(
+        _rungs(kinds, sm, most, effects, tiles_per_sm), key=lambda held: (-held.pages, -held.blocks, held.tile_ns)
+    )
     best: list[Held] = []
     for held in found:
         if not any(other.beats(held) for other in best):
@@ -136,11 +141,11 @@ def ladder(kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effect
     return tuple(best)
 
 
-def _rungs(kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effects) -> Iterator[Held]:
+def _rungs(kinds: frozenset[str], sm: Multiprocessor, most: int, effects: Effects, tiles_per_sm: int) -> Iterator[Held]:
     for (build, warps, shape), reading in builds(kinds, architecture(sm.capability)).items():
         if shape != PRICED_SHAPE or effects.build not in ("", build):
             continue
-        for blocks in range(1, blocks_per_sm(reading, sm) + 1):
+        for blocks in range(1, min(tiles_per_sm, blocks_per_sm(reading, sm)) + 1):
             yield Held(
                 pages=pages(reading, blocks, sm, most),
                 blocks=blocks,
@@ -216,6 +221,6 @@ def flight(kind: str, held: Held | None, sm: Multiprocessor, per_warp: float, mo
         return max(within, rung.pages * PAGE_BYTES), within
 
     own = held is None or held.own
-    rungs = list(_rungs(kinds, sm, most, Effects())) or [Held(pages=0)] if own else [held]
+    rungs = list(_rungs(kinds, sm, most, Effects(), tiles_per_sm)) or [Held(pages=0)] if own else [held]
     through_pages, within = max(of(rung) for rung in rungs if rung is not None)
     return Flight(within, through_pages)

@@ -94,13 +94,14 @@ class Regions(LevelQueues):
             count = len(self.levels[depth].items)
             each = [self._kinds(depth, item, item + 1, configuration) for item in range(count)]
             unions = [accumulate(each[i:], lambda a, b: a | b) for i in range(count)]
-            self._ladders[key] = [[self._rungs(kinds) for kinds in union] for union in unions]
+            self._ladders[key] = [[self._rungs(kinds, configuration) for kinds in union] for union in unions]
         return self._ladders[key]
 
-    def _rungs(self, kinds: frozenset[str]) -> tuple[Held | None, ...]:
+    def _rungs(self, kinds: frozenset[str], configuration: Configuration) -> tuple[Held | None, ...]:
         if self.device.sm is None:
             return (None,)
-        return ladder(kinds, self.device.sm, self.device.prefetch_depth, self.device.effects)
+        device, tiles = self.device, configuration.tiles_per_worker
+        return ladder(kinds, self.device.sm, device.prefetch_depth, device.effects, tiles)
 
     def can_run(self, depth: int, treatment: str) -> npt.NDArray[np.bool_]:
         """(items, items + 1): whether the region of items [i, j) fits the device; false where j <= i."""
