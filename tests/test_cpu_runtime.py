@@ -554,7 +554,7 @@ def test_threads_that_share_a_pool_take_turns(pool: Workers) -> None:
 
 
 def test_two_pools_cannot_run_one_launch_at_once(pool: Workers) -> None:
-    slow = launch_of([[kernels.TOUCH, 0, 1 << 22]] * 100, np.zeros(1 << 22, np.float32))  # about 0.1 s
+    slow = launch_of([[kernels.TOUCH, 0, 1 << 22]] * 500, np.zeros(1 << 22, np.float32))  # about half a second
     thread = threading.Thread(target=pool.run, args=(slow,))
     thread.start()
     time.sleep(0.02)

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 
-os.environ["TRITON_INTERPRET"] = "1"
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 from torch.nn import functional as F
